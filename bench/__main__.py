@@ -1,9 +1,6 @@
-"""``python -m bench``: run groups of benchmarks and print their tables.
+"""``python -m bench``: run groups of benchmarks, print their tables, and tell by the exit code whether every bar held.
 
-The groups: plain SQL (floor), other queues (peers), other systems with durable steps (steps), waiting jobs (waiting),
-workflows (workflows), limits (limits), accuracy of rate limits (rates), fair shares between tenants (fairness),
-retention (retention), sealing of the ledger (sealing), the HTTP service (service), dashboard pages with five million
-jobs (pages), a server with JIT (jit), lost connections (storm), an old transaction (pressure), and idle workers (idle).
+`bench/README.md` describes the groups.
 """
 
 from __future__ import annotations
@@ -12,11 +9,14 @@ import argparse
 import json
 import signal
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench import (
+    bars,
     chart,
     circumstances,
     compare,
@@ -24,137 +24,172 @@ from bench import (
     fairness,
     floor,
     flows,
+    idle,
+    latency,
     limits,
-    longrun,
+    mixes,
     pages,
+    producers,
     rates,
     report,
     retention,
     sealing,
     service,
+    variants,
     waiting,
     writes,
 )
-from bench.bars import (
-    Bar,
-    bars,
-    of_fairness,
-    of_limits,
-    of_pages,
-    of_rates,
-    of_retention,
-    of_sealing,
-    of_service,
-    of_waiting,
-    of_workflows,
-    of_writes,
-)
+from bench.bars import Bar
 from bench.console import note
+from bench.figures import Figure, Run
 from bench.peers import run as peers
 from bench.peers.backends import Backends
 from bench.peers.catalog import BY_NAME, DURABLE, MAIN, OURS, Subject
 from bench.peers.workloads import QUICK, WORKLOADS, Sizes
-from bench.quiet import Patience
+from bench.quiet import CalmWait
 from bench.timing import Row
 from bench.waiting import Beside
 
-GROUPS = (
-    *(
-        "floor",
-        "peers",
-        "steps",
-        "waiting",
-        "workflows",
-        "limits",
-        "rates",
-        "fairness",
-        "retention",
-        "sealing",
-        "service",
+
+@dataclass(frozen=True)
+class Group:
+    """What is measured, as which rows, and the bars of the rows."""
+
+    measure: Callable[[Run], Sequence[Any]]
+    bars: Callable[[Sequence[Any]], list[Bar]]
+    row: type[Any] = Beside
+
+
+def _figures(name: str, measure: Callable[[Run], Any]) -> Group:
+    return Group(lambda run: list(measure(run)), partial(bars.of_figures, name), Figure)
+
+
+def _sized(module: Any, judge: Callable[[Sequence[Any]], list[Bar]]) -> Group:
+    """A group whose module has a function ``run`` and its sizes."""
+
+    def measure(run: Run) -> Sequence[Any]:
+        longer = getattr(module, "LONG", None)
+        sizes = longer if run.long and longer is not None else module.QUICK if run.quick else module.Sizes()
+        found: Sequence[Any] = module.run(run.backends, run.store, sizes)
+        return found
+
+    return Group(measure, judge)
+
+
+GROUPS: dict[str, Group] = {
+    "floor": Group(lambda run: floor.run(run.store, quick=run.quick), bars.of_floor, Row),
+    **{
+        name: _figures(name, measure)
+        for name, measure in {
+            "producers": producers.producers,
+            "latency": latency.latency,
+            "closed-loop": latency.closed_loop,
+            "variants": variants.variants,
+            "workers": variants.workers,
+            "idle": idle.idle,
+            **mixes.MIXES,
+        }.items()
+    },
+    "writes": Group(lambda run: writes.run(run.backends, quick=run.quick), bars.of_writes, writes.Writes),
+    "waiting": _sized(waiting, bars.of_waiting),
+    "workflows": _sized(flows, bars.of_workflows),
+    "limits": _sized(limits, bars.of_limits),
+    "rates": _sized(rates, bars.of_rates),
+    "fairness": _sized(fairness, bars.of_fairness),
+    "retention": _sized(retention, bars.of_retention),
+    "sealing": _sized(sealing, bars.of_sealing),
+    "service": _sized(service, bars.of_service),
+    "pages": Group(
+        lambda run: pages.run(run.backends, pages.QUICK if run.quick else pages.Sizes()), bars.of_pages, pages.Screen
     ),
-    *("pages", "jit", "storm", "pressure", "idle"),
-)
+    "reads": Group(
+        lambda run: service.reads(run.backends, run.store, service.QUICK if run.quick else service.Sizes()), list, Bar
+    ),
+    "jit": Group(lambda run: circumstances.jit(circumstances.QUICK if run.quick else circumstances.Sizes()), list, Bar),
+    "storm": Group(
+        lambda run: circumstances.storm(run.backends, circumstances.QUICK if run.quick else circumstances.Sizes()),
+        list,
+        Bar,
+    ),
+}
+# Groups of several: the peers have workloads of their own.
+SEVERAL = {"peers": (), "steps": ("writes",), "mixes": tuple(mixes.MIXES)}
 QUICK_WORKLOADS = ("W1", "W2", "W3", "W5")
 STEPS = "W9"  # the workload of the group steps
 
 
 @dataclass
 class Measured:
-    """The results of a run, by group."""
+    """The results of a run: those of the workloads, and rows by group."""
 
     servers: dict[str, Any] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
     results: peers.Results | None = None
-    writes: list[writes.Writes] = field(default_factory=list)
-    waiting: list[waiting.Beside] = field(default_factory=list)
-    workflows: list[Beside] = field(default_factory=list)
-    limits: list[Beside] = field(default_factory=list)
-    rates: list[Beside] = field(default_factory=list)
-    fairness: list[Beside] = field(default_factory=list)
-    retention: list[Beside] = field(default_factory=list)
-    sealing: list[Beside] = field(default_factory=list)
-    service: list[Beside] = field(default_factory=list)
-    pages: list[pages.Screen] = field(default_factory=list)
-    circumstances: list[Bar] = field(default_factory=list)
-    long: dict[str, Any] | None = None
+    rows: dict[str, list[Any]] = field(default_factory=dict)
+    runs: list[str] = field(default_factory=list)
 
     @property
-    def bars(self) -> list[Bar]:
-        found = [] if self.results is None else bars(self.results)
-        found += [*of_writes(self.writes), *of_waiting(self.waiting), *of_workflows(self.workflows)]
-        found += [*of_limits(self.limits), *of_rates(self.rates), *of_fairness(self.fairness)]
-        found += [*of_retention(self.retention), *of_sealing(self.sealing), *of_service(self.service)]
-        return [*found, *of_pages(self.pages), *self.circumstances]
+    def figures(self) -> list[Figure]:
+        """What has a figure beside another, the workloads first."""
+        found = [] if self.results is None else report.figures(self.results)
+        return [*found, *(row for rows in self.rows.values() for row in rows if isinstance(row, Figure))]
+
+    def bars(self, stores: Sequence[str] = ("PostgreSQL", "SQLite")) -> list[Bar]:
+        found: list[Bar] = []
+        if self.results is not None:
+            compared = report.figures(self.results)
+            for workload in dict.fromkeys(workload for _, workload in self.results.outcomes):
+                found += bars.of_figures(workload, [each for each in compared if each.group == workload], stores)
+        for name, group in GROUPS.items():
+            if name in self.rows:
+                rows = self.rows[name]
+                found += bars.of_figures(name, rows, stores) if group.row is Figure else group.bars(rows)
+        return found
 
     def read(self, document: dict[str, Any]) -> None:
         """Load the results of an earlier run."""
+        if {"at", "commit"} <= document.keys():
+            run = f"{document['at'][:10]} ({document['commit']})"
+            self.runs += [run] if run not in self.runs else []
         if "results" in document:
             self.results = self.results or peers.Results()
             self.results.read(document)
-        self.writes += [writes.Writes(**each) for each in document.get("writes", ())]
-        self.waiting += [waiting.Beside(**each) for each in document.get("waiting", ())]
-        self.limits += [Beside(**each) for each in document.get("limits", ())]
-        self.rates += [Beside(**each) for each in document.get("rates", ())]
-        self.fairness += [Beside(**each) for each in document.get("fairness", ())]
-        self.retention += [Beside(**each) for each in document.get("retention", ())]
-        self.sealing += [Beside(**each) for each in document.get("sealing", ())]
-        self.service += [Beside(**each) for each in document.get("service", ())]
-        self.circumstances += [Bar(**each) for each in document.get("circumstances", ())]
-        self.pages += [pages.Screen(**each) for each in document.get("pages", ())]
+        for name, group in GROUPS.items():
+            if name in document:
+                self.rows.setdefault(name, []).extend(group.row(**each) for each in document[name])
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", choices=GROUPS, help="one group instead of all")
+    parser.add_argument("--only", choices=(*SEVERAL, *GROUPS), help="one group instead of all")
     parser.add_argument("--quick", action="store_true", help="fewer jobs, one round, the main peers, W1 W2 W3 W5 W9")
-    parser.add_argument("--long", action="store_true", help="also ten million finished jobs, and 10,000 sleeping ones")
-    parser.add_argument("--long-size", type=int, default=10_000_000, help="finished jobs for --long")
+    parser.add_argument("--long", action="store_true", help="the full sizes of mixes, fairness and retention: hours")
     parser.add_argument("--store", choices=("sqlite", "postgres", "both"), default="both",
-                        help="for the groups floor, waiting, limits, fairness and sealing")  # fmt: skip
+                        help="one store instead of both")  # fmt: skip
     parser.add_argument("--peers", help=f"a,b,c of {', '.join(BY_NAME)}; Holdfast is always there")
     parser.add_argument("--workloads", help=f"a,b,c of {', '.join(WORKLOADS)}")
-    parser.add_argument("--rounds", type=int, help="rounds of W1 to W5 and W9 (3) and beside waiting jobs (7)")
+    parser.add_argument("--rounds", type=int, help="rounds of W1 to W5 and W9 (3) and of each group of figures (1)")
     parser.add_argument("--heavy-rounds", type=int, default=1, help="rounds of W6 to W8 (1)")
-    parser.add_argument("--seconds", type=float, help="length of the group pressure (300)")
-    parser.add_argument("--patience", type=float, default=0.0, help="seconds to wait for calm before each measurement")
+    parser.add_argument("--calm-wait", type=float, default=0.0, help="seconds to wait for calm before each measurement")
     parser.add_argument("--retakes", type=int, default=0, help="how often to repeat one that others disturbed")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT",
                         help="only compare the cost of W1 W2 W3 W5 with that checkout's")  # fmt: skip
     parser.add_argument("--read", type=Path, action="append", help="measure nothing: show what --json has written")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
-    parser.add_argument("--chart", type=Path, help="also draw W3 and W5 into this SVG file")
-    parser.add_argument("--markdown", type=Path, help="also write the table as Markdown")
+    parser.add_argument("--chart", type=Path, help="also draw W3 and W5, or the producers, into this SVG file")
+    parser.add_argument("--docs", type=Path, help="also replace the tables in this page")
     return parser.parse_args()
 
 
-def chosen(options: argparse.Namespace) -> tuple[list[Subject], list[str]]:
-    """Return the subjects of each workload. W9 belongs to the groups peers and steps, and has its own peers."""
-    groups = _groups(options)
-    workloads = [] if "peers" not in groups else list(QUICK_WORKLOADS if options.quick else WORKLOADS)
-    if "steps" in groups and STEPS not in workloads:
+def chosen(options: argparse.Namespace) -> tuple[list[Subject], list[str], list[str]]:
+    """Return the subjects, the workloads and the groups. W9 belongs to the groups peers and steps, and has its own
+    peers."""
+    wanted = {options.only} if options.only else {*SEVERAL, *GROUPS}
+    groups = [name for name in GROUPS if name in wanted or any(name in SEVERAL.get(each, ()) for each in wanted)]
+    workloads = [] if "peers" not in wanted else list(QUICK_WORKLOADS if options.quick else WORKLOADS)
+    if "steps" in wanted and STEPS not in workloads:
         workloads.append(STEPS)
-    names = [*OURS, *((MAIN if options.quick else BY_NAME) if "peers" in groups else ())]
-    names += DURABLE if "steps" in groups else ()
+    names = [*OURS, *((MAIN if options.quick else BY_NAME) if "peers" in wanted else ())]
+    names += DURABLE if "steps" in wanted else ()
     if options.workloads and workloads:
         workloads = options.workloads.split(",")
     if options.peers:
@@ -163,56 +198,55 @@ def chosen(options: argparse.Namespace) -> tuple[list[Subject], list[str]]:
     unknown += [each for each in workloads if each not in WORKLOADS]
     if unknown:
         sys.exit(f"unknown: {', '.join(unknown)}")
-    return [BY_NAME[name] for name in dict.fromkeys(names) if name], workloads
+    subjects = [BY_NAME[name] for name in dict.fromkeys(names) if name]
+    return [each for each in subjects if options.store in (each.backend, "both")], workloads, groups
 
 
-def show(subjects: list[Subject], measured: Measured) -> None:
+def show(subjects: list[Subject], measured: Measured, found: Sequence[Bar]) -> None:
     if measured.results is not None:
-        print(
-            "\njobs/s; W5 in ms; CPU in µs a job (worker + server) in W3, a step in W9; memory in MiB; × is over ours\n"
-        )
+        print("\njobs/s; W5 in ms; CPU in µs a job (worker + server) in W3, a step in W9; bytes a job; memory in MiB\n")
         print(report.text(subjects, measured.results))
         for failure in report.failures(measured.results):
             print(f"failed: {failure}")
-    if measured.bars:
+    for name, rows in measured.rows.items():
+        if rows and isinstance(rows[0], Figure):
+            print(f"\n{name}\n{report.of_group(rows)}")
+    if found:
         print("\nBars")
-    for bar in measured.bars:
+    for bar in found:
         print(bar.line())
 
 
-def write(options: argparse.Namespace, subjects: list[Subject], results: peers.Results) -> None:
+def write(options: argparse.Namespace, subjects: list[Subject], measured: Measured) -> None:
     if options.chart:
-        options.chart.write_text(chart.draw(subjects, results))
-    if options.markdown:
-        options.markdown.write_text(report.markdown(subjects, results) + "\n")
+        many = measured.rows.get("producers")
+        options.chart.write_text(
+            chart.producers(many) if many else chart.draw(subjects, measured.results or peers.Results())
+        )
+    if options.docs:
+        report.update(options.docs, subjects, measured.results, measured.figures, measured.runs)
 
 
-def read(options: argparse.Namespace) -> None:
+def read(options: argparse.Namespace) -> int:
     """Print the results of earlier runs without measuring."""
     measured = Measured()
     for path in options.read:
         measured.read(json.loads(path.read_text()))
     known = set() if measured.results is None else {name for name, _ in measured.results.outcomes}
     subjects = [each for each in BY_NAME.values() if each.name in known]
-    show(subjects, measured)
-    for writing in measured.writes:
-        print(writing.line())
-    for row in (
-        *(
-            *measured.waiting,
-            *measured.limits,
-            *measured.rates,
-            *measured.fairness,
-            *measured.retention,
-            *measured.sealing,
-        ),
-        *measured.service,
-    ):
-        print(row.line())
-    for screen in measured.pages:
-        print(screen.line())
-    if measured.results is not None:
-        write(options, subjects, measured.results)
+    show(subjects, measured, measured.bars())
+    for rows in measured.rows.values():
+        for row in rows:
+            if not isinstance(row, (Figure, Row, Bar)):
+                print(row.line())
+    write(options, subjects, measured)
+    return _verdict(measured, measured.bars(), less=True)
+
+
+def _verdict(measured: Measured, found: Sequence[Bar], *, less: bool) -> int:
+    """The exit code. A goal that was not measured is not held, unless the run was to measure less."""
+    failed = measured.results is not None and bool(report.failures(measured.results))
+    return int(failed or any(bar.held is False or (bar.held is None and not less) for bar in found))
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -230,52 +264,20 @@ def measure_peers(
     peers.run(
         backends, usable, workloads, sizes,
         rounds=rounds, heavy_rounds=options.heavy_rounds, results=results,
-        patience=_patience(options),
+        calm_wait=CalmWait(options.calm_wait, options.retakes),
     )  # fmt: skip
 
 
-def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subject], workloads: list[str]) -> Measured:
+def measure(
+    options: argparse.Namespace, backends: Backends, subjects: list[Subject], workloads: list[str], groups: list[str]
+) -> Measured:
     measured = Measured()
-    groups = _groups(options)
+    run = Run(backends, options.store, options.rounds or 1, options.quick, options.long)
     try:
-        if "floor" in groups:
-            measured.rows = floor.run(options.store, quick=options.quick)
         if workloads:
             measure_peers(options, backends, subjects, workloads, measured)
-        if "steps" in groups:
-            measured.writes = writes.run(backends, quick=options.quick)
-        if "waiting" in groups:
-            sizes = waiting.QUICK if options.quick else waiting.Sizes()
-            sizes = replace(sizes, rounds=options.rounds or sizes.rounds)
-            measured.waiting = waiting.run(backends, options.store, sizes, _patience(options))
-        if "workflows" in groups:
-            measured.workflows = flows.run(backends, options.store, flows.QUICK if options.quick else flows.Sizes())
-        if "limits" in groups:
-            measured.limits = limits.run(backends, options.store, limits.QUICK if options.quick else limits.Sizes())
-        if "rates" in groups:
-            measured.rates = rates.run(backends, options.store, rates.QUICK if options.quick else rates.Sizes())
-        if "fairness" in groups:
-            wanted = fairness.LONG if options.long else fairness.QUICK if options.quick else fairness.Sizes()
-            measured.fairness = fairness.run(backends, options.store, wanted)
-        if "retention" in groups:
-            sizes_of = retention.LONG if options.long else retention.QUICK if options.quick else retention.Sizes()
-            measured.retention = retention.run(backends, options.store, sizes_of)
-        if "sealing" in groups:
-            measured.sealing = sealing.run(backends, options.store, sealing.QUICK if options.quick else sealing.Sizes())
-        if "service" in groups:
-            measured.service = service.run(backends, options.store, service.QUICK if options.quick else service.Sizes())
-        if "pages" in groups:
-            measured.pages = pages.run(backends, pages.QUICK if options.quick else pages.Sizes())
-        found_in = circumstances.QUICK if options.quick else circumstances.Sizes()
-        if "jit" in groups:
-            measured.circumstances += circumstances.jit(found_in)
-        if "storm" in groups:
-            measured.circumstances += circumstances.storm(backends, found_in)
-        if "pressure" in groups:
-            found_in = replace(found_in, pressure=options.seconds or found_in.pressure)
-            measured.circumstances += circumstances.pressure(backends, found_in)
-        if "idle" in groups:
-            measured.circumstances += circumstances.idle(backends, found_in)
+        for name in groups:
+            measured.rows[name] = list(GROUPS[name].measure(run))
     except KeyboardInterrupt:
         note("interrupted; what was measured so far:")
     return measured
@@ -293,51 +295,32 @@ def against(options: argparse.Namespace, backends: Backends) -> int:
     return 0
 
 
-def _patience(options: argparse.Namespace) -> Patience:
-    return Patience(options.patience, options.retakes)
-
-
-def _groups(options: argparse.Namespace) -> set[str]:
-    return {options.only} if options.only else set(GROUPS)
-
-
 def main() -> int:
     # Also if it was started in the background, where shells ignore interrupts.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     options = arguments()
     if options.read:
-        read(options)
-        return 0
-    subjects, workloads = chosen(options)
+        return read(options)
+    subjects, workloads, groups = chosen(options)
     with peers.folder() as folder:
         backends = Backends(Path(folder))
         if options.against:
             return against(options, backends)
         try:
-            measured = measure(options, backends, subjects, workloads)
-            show(subjects, measured)
-            if options.long and options.only not in ("fairness", "retention"):
-                measured.long = longrun.run(backends, options.long_size)
+            measured = measure(options, backends, subjects, workloads, groups)
         finally:
             backends.close()
+    stores = [
+        place for name, place in (("postgres", "PostgreSQL"), ("sqlite", "SQLite")) if options.store in (name, "both")
+    ]
+    found = measured.bars(stores)
+    show(subjects, measured, found)
     if options.json:
-        found = report.document(
-            facts.machine(), measured.servers, subjects, measured.results, measured.bars,
-            measured.rows, measured.writes, measured.waiting, measured.long,
-        )  # fmt: skip
-        found["limits"] = [asdict(each) for each in measured.limits]
-        found["rates"] = [asdict(each) for each in measured.rates]
-        found["fairness"] = [asdict(each) for each in measured.fairness]
-        found["retention"] = [asdict(each) for each in measured.retention]
-        found["sealing"] = [asdict(each) for each in measured.sealing]
-        found["service"] = [asdict(each) for each in measured.service]
-        found["pages"] = [asdict(each) for each in measured.pages]
-        found["circumstances"] = [asdict(each) for each in measured.circumstances]
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
-    if measured.results is not None:
-        write(options, subjects, measured.results)
-    return 0
+        document = report.document(facts.machine(), measured.servers, subjects, measured.results, found, measured.rows)
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    write(options, subjects, measured)
+    return _verdict(measured, found, less=bool(options.quick or options.peers or options.workloads))
 
 
 if __name__ == "__main__":

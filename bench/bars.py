@@ -3,17 +3,15 @@ says so."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.figures import Figure
 from bench.pages import BAR_MS, BAR_RATIO, Screen
-from bench.peers.catalog import BY_NAME
-from bench.peers.run import Results
 from bench.retention import PER_JOB
+from bench.timing import Row
 from bench.waiting import Beside
 from bench.writes import Writes
-
-PG, LITE = "holdfast-pg", "holdfast-sqlite"
 
 
 @dataclass(frozen=True)
@@ -38,39 +36,128 @@ class Bar:
         return f"  {word}  {self.what:66} {self.value:8.2f} {self.unit:5} bar {sign} {self.limit:g}"
 
 
-def over(one: float | None, other: float | None) -> float | None:
-    return None if one is None or not other else one / other
+@dataclass(frozen=True)
+class Goal:
+    """The limit of a figure: of its ratio, or without something to compare with of its value."""
+
+    limit: float
+    at_least: bool = True
 
 
-def bars(results: Results) -> list[Bar]:
-    figure = results.figure
+def at_most(limit: float) -> Goal:
+    return Goal(limit, at_least=False)
 
-    def ratio(workload: str, subject: str, peer: str) -> float | None:
-        return over(figure(subject, workload, "jobs_s"), figure(peer, workload, "jobs_s"))
 
-    def own(workload: str, of: str, subject: str) -> float | None:
-        return over(figure(subject, workload, "jobs_s"), figure(subject, of, "jobs_s"))
+# By group and name of the figure. A goal whose group was run and whose figure is missing is reported as not measured.
+GOALS: dict[str, dict[str, Goal]] = {
+    "W1": {"PostgreSQL, jobs/s, over PgQueuer": Goal(1.15), "SQLite, jobs/s, over huey": Goal(1.0)},
+    "W2": {
+        "PostgreSQL, jobs/s, over PgQueuer": Goal(1.1),
+        "PostgreSQL, jobs/s, over graphile-worker": Goal(0.9),
+        "SQLite, jobs/s, over huey": Goal(12.0),
+    },
+    "W3": {
+        "PostgreSQL, jobs/s, over PgQueuer": Goal(2.5),
+        "PostgreSQL, jobs/s, over pg-boss": Goal(1.0),
+        "PostgreSQL, jobs/s, over graphile-worker": Goal(1.3),
+        "PostgreSQL, WAL": at_most(1_300),
+        "PostgreSQL, disk of a finished job": at_most(1_100),
+        "SQLite, jobs/s, over huey": Goal(10.0),
+    },
+    "W4": {"PostgreSQL, jobs/s, over graphile-worker": Goal(1.0), "PostgreSQL, jobs/s, over own W3": Goal(1.15)},
+    "W5": {
+        "PostgreSQL, p50": at_most(1.0),
+        "PostgreSQL, p99": at_most(2.0),
+        "SQLite, p50": at_most(1.5),
+        "SQLite, p99": at_most(4.0),
+    },
+    "W6": {"PostgreSQL, jobs/s, over own W3": Goal(1.0)},
+    "W7": {"PostgreSQL, last tenth over first": Goal(1.0)},
+    "W8": {"PostgreSQL, memory, over PgQueuer": at_most(1.5)},
+    "W9": {"PostgreSQL, steps/s, over DBOS": Goal(2.0)},
+    "producers": {
+        "PostgreSQL, enqueue, 32 clients, over PgQueuer": Goal(1.5),
+        "PostgreSQL, enqueue, 32 clients, over 8 clients": Goal(1.0),
+        "PostgreSQL, enqueue, awaited, 32 clients, over PgQueuer": Goal(1.0),
+        "PostgreSQL, enqueue, server CPU, over plain insert": at_most(2.5),
+        "SQLite, enqueue, 1 thread, over plain insert": Goal(0.5),
+        "SQLite, enqueue, 8 threads, over plain insert": Goal(1.0),
+    },
+    "latency": {
+        "PostgreSQL, every 50 ms, p50": at_most(1.0),
+        "PostgreSQL, every 50 ms, p99": at_most(2.0),
+        "PostgreSQL, every 50 ms, p50, over graphile-worker": at_most(1.0),
+        "PostgreSQL, every 10 ms, p99, over PgQueuer": at_most(1.0),
+        "PostgreSQL, every 3 ms, p99, over PgQueuer": at_most(1.0),
+        "SQLite, every 50 ms, p50": at_most(1.5),
+        "SQLite, every 50 ms, p99": at_most(4.0),
+    },
+    "closed-loop": {
+        "PostgreSQL, flat out, over PgQueuer": Goal(1.0),
+        "PostgreSQL, at 800/s, p99, over PgQueuer": at_most(1.0),
+        "SQLite, flat out, over huey": Goal(1.0),
+    },
+    "variants": {
+        **{
+            f"{store}, {name}, over plain": Goal(share)
+            for store in ("PostgreSQL", "SQLite")
+            for name, share in {
+                "one in ten fails once": 0.6, "threads": 0.7, "one step": 0.4, "8 kB payload": 0.6,
+                "tags and keys": 0.9, "random priorities": 0.8, "20 queues": 0.8, "50 tenants": 0.8,
+            }.items()
+        },
+        "PostgreSQL, plain, WAL": at_most(1_300),
+        "PostgreSQL, plain, disk": at_most(1_100),
+    },
+    "workers": {
+        "PostgreSQL, 2 workers, over one": Goal(1.15),
+        "PostgreSQL, 2 workers, over graphile-worker": Goal(1.0),
+        "PostgreSQL, 4 workers, over 2 workers": Goal(0.95),
+        "PostgreSQL, 8 workers, over 4 workers": Goal(0.95),
+        "PostgreSQL, 64 contending, CPU, over 8 contending": at_most(1.5),
+    },
+    "idle": {
+        "PostgreSQL, 1 idle, client CPU": at_most(0.02),
+        "PostgreSQL, 1 idle, transactions each": at_most(0.3),
+        "PostgreSQL, 1 idle, connections each": at_most(2.0),
+        "PostgreSQL, 100 idle, server CPU": at_most(0.02),
+        "PostgreSQL, 100 idle, transactions each": at_most(0.3),
+        "SQLite, 1 idle, client CPU": at_most(0.02),
+    },
+    "limited-kinds": {
+        f"{store}, {what}, over alone": goal
+        for store in ("PostgreSQL", "SQLite")
+        for what, goal in (("drain among them", Goal(0.5)), ("claim of 200 others", at_most(1.3)))
+    },
+    "due-schedules": {
+        f"{store}, {what}": goal
+        for store in ("PostgreSQL", "SQLite")
+        for what, goal in (("fired and run", Goal(1_000)), ("pick-up p99 of others", at_most(100)))
+    },
+    "old-transaction": {
+        "PostgreSQL, slowest 5 s, over the rate": Goal(0.95),
+        "PostgreSQL, pick-up p99, over alone": at_most(3.0),
+    },
+    "waiters": {
+        "PostgreSQL, result p99": at_most(2_000),
+        "PostgreSQL, server CPU": at_most(0.25),
+    },
+}  # fmt: skip
 
-    best = _best_python_latency(figure)
-    found = [
-        Bar("W3 PostgreSQL, over PgQueuer", ratio("W3", PG, "pgqueuer"), 1.5, True),
-        Bar("W3 PostgreSQL, over pg-boss", ratio("W3", PG, "pgboss"), 1.0, True),
-        Bar("W3 SQLite, over huey", ratio("W3", LITE, "huey"), 5.0, True),
-        Bar("W4 PostgreSQL, over own W3", own("W4", "W3", PG), 1.2, True),
-        Bar("W5 PostgreSQL, p50 over the best Python peer's there", over(figure(PG, "W5", "p50_ms"), best), 1.0, False),
-        Bar("W5 PostgreSQL, p99", figure(PG, "W5", "p99_ms"), 10.0, False, "ms"),
-        Bar("W5 SQLite, p50 across processes", figure(LITE, "W5", "p50_ms"), 10.0, False, "ms"),
-        Bar("W1 PostgreSQL, over PgQueuer", ratio("W1", PG, "pgqueuer"), 0.8, True),
-        Bar("W2 PostgreSQL, over PgQueuer", ratio("W2", PG, "pgqueuer"), 0.8, True),
-        Bar("W6 PostgreSQL, over own W3", own("W6", "W3", PG), 0.9, True),
-        Bar("W7 PostgreSQL, last tenth over first tenth", figure(PG, "W7", "ratio"), 0.9, True),
-        Bar("W8 PostgreSQL, 1,000 sleeping jobs, memory over PgQueuer",
-            over(figure(PG, "W8", "held_mib"), figure("pgqueuer", "W8", "held_mib")), 1.5, False),
-        Bar("W9 PostgreSQL, steps over DBOS", over(figure(PG, "W9", "steps_s"), figure("dbos", "W9", "steps_s")),
-            2.0, True),
-    ]  # fmt: skip
-    run = {workload for _, workload in results.outcomes}
-    return [bar for bar in found if bar.what.split()[0] in run]
+
+def of_figures(group: str, figures: Sequence[Figure], stores: Sequence[str] = ("PostgreSQL", "SQLite")) -> list[Bar]:
+    found, by_name = [], {each.name: each for each in figures}
+    for name, goal in GOALS.get(group, {}).items():
+        figure = by_name.get(name)
+        if figure is not None or name.startswith(tuple(stores)):
+            value = None if figure is None else figure.ours if figure.ratio is None else figure.ratio
+            unit = "×" if figure is None or figure.ratio is not None else figure.unit
+            found.append(Bar(f"{group}: {name}", value, goal.limit, goal.at_least, unit))
+    return found
+
+
+def of_floor(measured: Sequence[Row]) -> list[Bar]:
+    return [Bar(f"{each.store}, {each.what}", each.ratio, float(each.bar[2:]), each.bar[0] == "≥") for each in measured]
 
 
 def of_writes(measured: Sequence[Writes]) -> list[Bar]:
@@ -176,9 +263,3 @@ def of_pages(measured: Sequence[Screen]) -> list[Bar]:
         Bar(f"pages, the slowest alone ({slowest.path}), p50", slowest.idle_p50, BAR_MS, False, "ms"),
         Bar("pages of jobs, p99 under load over alone", worst, BAR_RATIO, False),
     ]
-
-
-def _best_python_latency(figure: Callable[[str, str, str], float | None]) -> float | None:
-    peers = [each.name for each in BY_NAME.values() if each.python and each.backend == "postgres" and each.name != PG]
-    known = [value for name in peers if (value := figure(name, "W5", "p50_ms")) is not None]
-    return min(known, default=None)

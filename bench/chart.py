@@ -1,4 +1,4 @@
-"""Draw a run as one SVG picture: W3 as horizontal bars, with p50 and p99 of W5 beside them."""
+"""Draw a run as one SVG picture: W3 as horizontal bars with p50 and p99 of W5, or the rates of producers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from html import escape
 from math import floor, log10
 
 from bench.facts import pinned
+from bench.figures import PG, Figure
 from bench.peers.catalog import OURS, Subject
 from bench.peers.run import Results
 
@@ -39,6 +40,53 @@ def draw(subjects: Sequence[Subject], results: Results) -> str:
     for index, (rate, subject) in enumerate(shown):
         parts += _row(TOP + ROW * index, rate, scale, subject, results)
     parts.append(_legend(bottom + 30))
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+SERIES = {
+    "enqueue": OUR_COLOUR, "enqueue_one": "#4db6c6", "PgQueuer": "#b36b00", "graphile-worker": "#7a6fb0",
+    "insert + pg_notify": PEER_COLOUR,
+}  # fmt: skip
+PLOT_LEFT, PLOT_TOP, PLOT_WIDTH, PLOT_HEIGHT = 90, 80, 640, 300
+
+
+def producers(found: Sequence[Figure]) -> str:
+    """Enqueues a second by the number of clients, one line for each way to enqueue."""
+    lines: dict[str, dict[int, float]] = {}
+    for each in found:
+        name, _, clients = each.what.rpartition(", ")
+        if each.store == PG and name in SERIES and clients.endswith(("client", "clients")):
+            lines.setdefault(name, {})[int(clients.split()[0])] = each.ours
+    counts = sorted({count for line in lines.values() for count in line})
+    most = max((rate for line in lines.values() for rate in line.values()), default=1.0)
+    bottom = PLOT_TOP + PLOT_HEIGHT
+
+    def x(count: int) -> float:
+        return PLOT_LEFT + PLOT_WIDTH * counts.index(count) / max(1, len(counts) - 1)
+
+    def y(rate: float) -> float:
+        return bottom - PLOT_HEIGHT * rate / most
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 60}" width="{WIDTH}"'
+        f' height="{bottom + 60}" font-family="system-ui, sans-serif" role="img" aria-label="Enqueues per second by the'
+        ' number of clients">',
+        f'<rect width="{WIDTH}" height="{bottom + 60}" rx="10" fill="{PAPER}"/>',
+        _text(24, 34, "Many producers: one enqueue per transaction", 17, INK, weight=600),
+        _text(24, 55, "enqueues/s by the number of clients, PostgreSQL, a listener connected", 12.5, SOFT),
+    ]
+    for share in (0.0, 0.5, 1.0):
+        at = bottom - PLOT_HEIGHT * share
+        parts.append(f'<line x1="{PLOT_LEFT}" y1="{at}" x2="{PLOT_LEFT + PLOT_WIDTH}" y2="{at}" stroke="{LINE}"/>')
+        parts.append(_text(PLOT_LEFT - 10, at + 4, _short(most * share), 11.5, SOFT, anchor="end"))
+    parts += [_text(x(count), bottom + 24, f"{count}", 12, SOFT, anchor="middle") for count in counts]
+    labels: list[float] = []
+    for name, line in sorted(lines.items(), key=lambda pair: -pair[1][max(pair[1])]):
+        points = " ".join(f"{x(count):.1f},{y(rate):.1f}" for count, rate in sorted(line.items()))
+        colour = SERIES[name]
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
+        labels.append(max(y(line[max(line)]) + 4, labels[-1] + 16 if labels else 0.0))  # no two in one place
+        parts.append(_text(PLOT_LEFT + PLOT_WIDTH + 12, labels[-1], name, 12.5, colour, weight=600))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

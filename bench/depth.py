@@ -76,7 +76,7 @@ def deepen_sqlite(path: Path, size: int = MILLION) -> Store:
     store.migrate()
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous = OFF")
-    judges = connection.execute(
+    guards = connection.execute(
         "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'holdfast_job_state'"
     ).fetchall()
     for after, past in (("NULL", True), ("(unixepoch() + 2592000) * 1000000", False), ("NULL", False)):
@@ -88,10 +88,10 @@ def deepen_sqlite(path: Path, size: int = MILLION) -> Store:
             f" || lower(hex(randomblob(6))), 'bench', 'noop', {after}, 'bench', 'bench' FROM c"
         )
         if past:
-            for name, _ in judges:
+            for name, _ in guards:
                 connection.execute(f"DROP TRIGGER {name}")
             connection.execute("UPDATE holdfast_job_state SET state = 'succeeded', attempt = 1, finished_at = 1")
-            for _, sql in judges:
+            for _, sql in guards:
                 connection.execute(sql)
         connection.execute("COMMIT")
     connection.execute("ANALYZE")

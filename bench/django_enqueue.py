@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from holdfast.app.internals import session_of
+
 WARM_UP, CALLS = 100, 1_500
 
 
@@ -30,7 +32,7 @@ def measure(url: str) -> dict[str, tuple[float, float]]:
 
     django_handles.make_default(url)
     app = holdfast.App(url)
-    app._session.make_ready()
+    session_of(app).make_ready()
     native = app.job("native.ship")(ship)
     task = task_backends["default"].task_class(func=ship)
     joined = native.using(connection=connection)

@@ -24,6 +24,7 @@ from bench.console import note
 from bench.peers.backends import Backends
 from bench.subjects import Ours
 from holdfast import App, Context
+from holdfast.app.internals import session_of
 from holdfast.features.assembly import open_store
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
@@ -104,7 +105,7 @@ FILL = (
     f" from {_ROWS}, (values ('enqueue', null, 'queued', 0, 0), ('take', 'queued', 'in_progress', 1, 1),"
     " ('succeed', 'in_progress', null, 1, 2)) v(type, f, t, a, late)"
     " where v.a = 0 or r.state in ('succeeded', 'dead_letter') order by r.n, v.late",
-    "insert into holdfast.dead_letter (job_id, tenant, fingerprint, kind, queue, buried_at)"
+    "insert into holdfast.dead_letter (job_id, tenant, fingerprint, kind, queue, dead_at)"
     " select r.id, 'default', 'group' || lpad((r.n %% 40)::text, 11, '0'), r.kind, r.queue, r.at"
     f" from {_ROWS} where r.state = 'dead_letter'",
 )
@@ -112,7 +113,7 @@ GROUPS = (
     "insert into holdfast.dead_letter_group (tenant, fingerprint, kind, error_code, error_message, sample_job,"
     " first_at, last_at, times, open, last_job)"
     " select d.tenant, d.fingerprint, min(d.kind), 'ValueError', 'number 7', (array_agg(d.job_id))[1],"
-    " min(d.buried_at), max(d.buried_at), count(*), count(*), (array_agg(d.job_id))[1]"
+    " min(d.dead_at), max(d.dead_at), count(*), count(*), (array_agg(d.job_id))[1]"
     " from holdfast.dead_letter d group by d.tenant, d.fingerprint"
 )
 
@@ -187,7 +188,7 @@ async def _asking(app: App) -> AsyncIterator[httpx2.AsyncClient]:
     transport = httpx2.ASGITransport(make_service(app, authenticate=at_this_machine(app)))
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", timeout=60) as client:
         yield client
-        await app._store.leave_loop()
+        await session_of(app).store.leave_loop()
 
 
 async def _shows(client: httpx2.AsyncClient, path: str) -> None:

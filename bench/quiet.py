@@ -39,7 +39,7 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Patience:
+class CalmWait:
     """How long to wait for calm before a measurement, and how often to repeat a disturbed one."""
 
     seconds: float = 0.0

@@ -17,7 +17,8 @@ from bench.peers.backends import Backends
 from bench.peers.catalog import BY_NAME, OURS, Subject
 from bench.waiting import Beside
 from holdfast import App
-from holdfast.worker.worker import Worker, WorkerOptions
+from holdfast.app.internals import session_of
+from holdfast.worker.worker import Worker
 
 WARM_UP = 1.0
 WORKERS = 2
@@ -45,7 +46,7 @@ def started(url: str, scope: str, rate: int, seconds: float) -> tuple[float, int
 
         noops = [each.job(name, queue=name)(noop) for each in apps]
         app = apps[0]
-        app._store.migrate()
+        app.migrate()
         if scope == "kind":
             app.limits.set(kind=name, rate=(rate, 1), burst=1)
         else:
@@ -73,10 +74,10 @@ def started(url: str, scope: str, rate: int, seconds: float) -> tuple[float, int
 
 def _serve(app: App, queue: str, workers: list[Worker]) -> None:
     async def run() -> None:
-        worker = app.worker(WorkerOptions(queues=(queue,), concurrency=200))
+        worker = app.worker(queues=(queue,), concurrency=200)
         workers.append(worker)
         await worker.run()
-        await app._store.leave_loop()
+        await session_of(app).store.leave_loop()
 
     asyncio.run(run())
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.synchronize import Event
 
+import psycopg
+
 from bench.console import note
 from bench.limits import BATCH, drain_turns
-from bench.longrun import IDENTIFIER, fill
 from bench.peers.backends import Backends, Place, PostgresPlace
 from bench.peers.catalog import BY_NAME, OURS, Subject
 from bench.subjects import Ours
@@ -27,9 +28,27 @@ from bench.waiting import Beside
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.assembly import open_store
 from holdfast.features.retention.model import RetentionRule
-from holdfast.worker.maintenance import sweep
+from holdfast.worker.retention import sweep
 
 PER_JOB = "µs of the server per job"
+SLICE = 500_000
+
+# A finished job as a worker leaves it: the job, its state, and three rows of the ledger. A setting of the owner makes
+# the triggers allow it. Ids increase with the number, as the ids of real jobs increase with time.
+FILL = (
+    "insert into holdfast.job (id, tenant, kind, enqueued_by, source_system, created_at)"
+    " select {id}, 'default', 'noop', 'bench', 'bench', clock_timestamp() - interval '1 day'"
+    " from generate_series({first}, {last}) n",
+    "insert into holdfast.job_state (id, tenant, kind, queue, state, priority, position, attempt, max_attempts,"
+    " max_crashes, started_at, finished_at)"
+    " select {id}, 'default', 'noop', 'default', 'succeeded', 0, n, 1, 4, 3, clock_timestamp(), clock_timestamp()"
+    " from generate_series({first}, {last}) n",
+    "insert into holdfast.event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)"
+    " select {id}, 'default', 'noop', v.type, v.f, v.t, v.a, clock_timestamp() - interval '1 day', 'bench'"
+    " from generate_series({first}, {last}) n, (values ('enqueue', null, 'queued', 0),"
+    " ('claim', 'queued', 'in_progress', 1), ('settle', 'in_progress', 'succeeded', 1)) v(type, f, t, a)",
+)
+IDENTIFIER = "('01900000-' || lpad(to_hex(n >> 16), 4, '0') || '-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid"
 
 
 @dataclass(frozen=True)
@@ -45,6 +64,20 @@ class Sizes:
 
 QUICK = Sizes(old=20_000, drain=5_000, rounds=3, flat_out=5_000)
 LONG = Sizes(old=10_000_000, drain=100_000, rounds=9, flat_out=1_000_000)
+
+
+def fill(place: Place, size: int, identifier: str = IDENTIFIER) -> None:
+    with psycopg.connect(place.url, autocommit=True) as connection:
+        connection.execute("set session_replication_role = replica")
+        connection.execute("set synchronous_commit = off")
+        for first in range(1, size + 1, SLICE):
+            last = min(first + SLICE - 1, size)
+            for statement in FILL:
+                text = statement.format(id=identifier, first=first, last=last)
+                connection.execute(text.encode())
+            if last % 1_000_000 == 0 or last == size:
+                note(f"{last:,} finished jobs")
+        connection.execute("vacuum analyze")
 
 
 def _sweeper(url: str, ready: Event) -> None:

@@ -12,28 +12,31 @@ from bench.timing import Row
 from holdfast.features.assembly import Store
 from tests.support.direct_sql import PostgresByHand, open_by_hand
 
+MONTH = 2_592_000  # seconds
 _COLUMNS = (
-    "(id, tenant, name, timing, zone, kind, anchor_at, next_fire_at, attend_at, created_by, created_at, updated_by,"
-    " updated_at)"
+    "(id, tenant, name, timing, zone, kind, payload, anchor_at, next_fire_at, attend_at, created_by, created_at,"
+    " updated_by, updated_at)"
 )
-_FACTS = "'bench', 's' || n, '@daily', 'UTC', 'noop'"
+_FACTS = "'bench', 's' || n, 'every 1h', 'UTC', 'noop', {payload}"
 
 
-def fill(store: Store, size: int) -> None:
-    """Add schedules that are due in a month."""
+def fill(store: Store, size: int, due_in: int = MONTH) -> None:
+    """Add schedules that are due at the same time. The argument of their jobs is their number."""
     with closing(open_by_hand(store.url)) as by_hand:
         if isinstance(by_hand, PostgresByHand):
-            later, now = "clock_timestamp() + interval '30 days'", "clock_timestamp()"
+            later, now = f"now() + interval '{due_in} s'", "now()"
             source, ident = f"generate_series(1, {size}) n", "uuid7()"
+            anchor, payload = f"{later} - interval '1 h'", "json_build_object('number', n - 1)"
         else:
-            later, now = "(unixepoch() + 2592000 + n) * 1000000", "unixepoch() * 1000000"
+            later, now = f"(unixepoch() + {due_in}) * 1000000", "unixepoch() * 1000000"
             source = (
                 f"(with recursive c(n) as (select 1 union all select n + 1 from c where n < {size}) select n from c)"
             )
+            anchor, payload = f"{later} - 3600000000", "json_object('number', n - 1)"
             ident = "printf('%08x-0000-7000-8000-%012x', n, n)"
         by_hand.execute(
-            f"insert into schedule {_COLUMNS} select {ident}, {_FACTS}, {now}, {later}, {later}, 'bench', {now},"
-            f" 'bench', {now} from {source}"
+            f"insert into schedule {_COLUMNS} select {ident}, {_FACTS.format(payload=payload)}, {anchor}, {later},"
+            f" {later}, 'bench', {now}, 'bench', {now} from {source}"
         )
         by_hand.execute("analyze schedule")
 

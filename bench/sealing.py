@@ -18,7 +18,7 @@ from bench.peers.catalog import BY_NAME, OURS, Subject
 from bench.subjects import Ours
 from bench.waiting import Beside
 from holdfast import App, State
-from holdfast.worker.worker import WorkerOptions
+from holdfast.app.internals import session_of
 
 WITHOUT, WITH = "without", "with"
 
@@ -34,13 +34,12 @@ QUICK = Sizes(drain=10_000, rounds=3)
 
 def _drain(app: App, place: Place, count: int, sealing: bool) -> tuple[float, float]:
     """Return the jobs per second, and the microseconds of CPU time per job, including the server's."""
-    options = WorkerOptions(concurrency=200, sweep_every=0.25, burst=True, sealing=sealing)
 
     async def work() -> tuple[float, float]:
         used, began = time.process_time() + place.cpu(), time.perf_counter()
-        await app.worker(options).run()
+        await app.worker(concurrency=200, sweep_every=0.25, burst=True, sealing=sealing).run()
         took, spent = time.perf_counter() - began, time.process_time() + place.cpu() - used
-        await app._store.leave_loop()
+        await session_of(app).store.leave_loop()
         return count / took, spent / count * 1e6
 
     return asyncio.run(work())
@@ -55,18 +54,21 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
         for name in rates:
             places[name] = stack.enter_context(backends.fresh(subject.backend, "sqlite:///"))
             apps[name] = stack.enter_context(closing(App(places[name].url, name="bench")))
-            apps[name]._store.migrate()
+            apps[name].migrate()
             apps[name].job(name="noop")(_noop)
         for turn in range(sizes.rounds):
             for name in sorted(rates, reverse=bool(turn % 2)):
-                Ours(apps[name]._store).enqueue(sizes.drain, 100)
+                Ours(session_of(apps[name]).store).enqueue(sizes.drain, 100)
                 places[name].settle_down()
                 rate, used = _drain(apps[name], places[name], sizes.drain, name == WITH)
                 rates[name].append(rate)
                 spent[name].append(used)
             note(f"{subject.name} round {turn + 1} " + "  ".join(f"{k} {v[-1]:,.0f}" for k, v in rates.items()))
         for app in apps.values():
-            if app._store.run(app._store.jobs.counts("bench")).get(State.SUCCEEDED) != sizes.drain * sizes.rounds:
+            if (
+                session_of(app).store.run(session_of(app).store.jobs.counts("bench")).get(State.SUCCEEDED)
+                != sizes.drain * sizes.rounds
+            ):
                 raise RuntimeError("not all have succeeded: the figure would mean nothing")
         report = apps[WITH].audit.verify()
         if not report.ok or not report.seals:

@@ -1,5 +1,5 @@
-"""The HTTP service on PostgreSQL: one client that enqueues over HTTP, compared with enqueue in process, and five
-hundred idle streams.
+"""The HTTP service: viewers with the worst reads on both stores; on PostgreSQL one client that enqueues over HTTP,
+compared with enqueue in process, and five hundred idle streams.
 
 ``holdfast serve`` runs as a separate process. The client is one keep-alive connection with a minimal HTTP
 implementation. It alternates with the library in this process on one connection.
@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench import hostile
+from bench.bars import Bar
 from bench.console import note
 from bench.peers.backends import Backends
 from bench.waiting import Beside
@@ -27,6 +28,10 @@ from holdfast import App
 
 PLACE = "PostgreSQL"
 PAYLOAD = {"to": "ada@example.com", "invoice": 7}
+LARGE = {"customer": 7, "rows": [{"n": 7, "texts": ["row"] * 100}] * 1_600}  # 1 MB
+LARGE_JOBS = 220
+SEARCHES = ("/api/v1/jobs?limit=200&q=payload.customer:nope", "/jobs?q=payload.rows.7.n:8", "/api/v1/jobs?limit=200")
+MEMORY = 300.0
 
 
 @dataclass(frozen=True)
@@ -85,9 +90,10 @@ def _in_process(app: App, count: int) -> float:
     return count / (time.perf_counter() - began)
 
 
-def _memory(pid: int) -> float:
-    """Return the resident memory of a process in MiB."""
-    line = next(each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS"))
+def _memory(pid: int, peak: bool = False) -> float:
+    """Return the resident memory of a process in MiB, now or at most."""
+    name = "VmHWM" if peak else "VmRSS"
+    line = next(each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith(name))
     return int(line.split()[1]) / 1024
 
 
@@ -115,6 +121,41 @@ def _hostile(host: str, port: int, token: str, seconds: float) -> list[Beside]:
     return [Beside(PLACE, f"livez, {what}", "ms p99", alone, found, found / alone) for what, found in times.items()]
 
 
+def _check_read(host: str, port: int, token: str, path: str) -> None:
+    with socket.create_connection((host, port), timeout=60) as connection:
+        connection.sendall(hostile.reads([path], token)[0])
+        if b" 200 " not in (answer := connection.recv(4096))[:20]:
+            raise RuntimeError(f"{path}: {answer[:20]!r}: the figure would mean nothing")
+
+
+def reads(backends: Backends, store: str, sizes: Sizes) -> list[Bar]:
+    """Return the p99 of ``/livez``, and the memory of the service, beside eight viewers of jobs with 1 MB each."""
+    print("\nBeside viewers")
+    found: list[Bar] = []
+    for backend in ("postgres", "sqlite"):
+        if store not in ("both", backend):
+            continue
+        with backends.fresh(backend, "sqlite:///" if backend == "sqlite" else "") as place:
+            with closing(App(place.url, name="bench")) as app:
+                app.migrate()
+                token = app.tokens.issue("bench", roles=["viewer"]).text
+                for _ in range(0, LARGE_JOBS, 20):
+                    app.enqueue_many([app.prepare("later", LARGE, delay=9_000) for _ in range(20)])
+                job = app.jobs.list(limit=1)[0].id
+            with _served(place.url) as (process, host, port):
+                paths = [*SEARCHES, f"/api/v1/jobs/{job}", f"/jobs/{job}"]
+                for path in paths:
+                    _check_read(host, port, token, path)
+                p99 = hostile.beside(host, port, sizes.idle, token, paths)
+                memory = _memory(process.pid, peak=True)
+        note(f"{backend}: /livez p99 {p99:.1f} ms, at most {memory:.0f} MiB")
+        found += [
+            Bar(f"{backend}, livez beside eight viewers, p99", p99, 100.0, False, "ms"),
+            Bar(f"{backend}, memory beside eight viewers", memory, MEMORY, False, "MiB"),
+        ]
+    return found
+
+
 def run(backends: Backends, store: str, sizes: Sizes) -> list[Beside]:
     if store == "sqlite":
         return []
@@ -122,7 +163,7 @@ def run(backends: Backends, store: str, sizes: Sizes) -> list[Beside]:
     local: list[float] = []
     remote: list[float] = []
     with backends.fresh("postgres", "") as place, closing(App(place.url, name="bench")) as app:
-        app._store.migrate()
+        app.migrate()
         token = app.tokens.issue("bench", roles=["admin"]).text
         with _served(place.url) as (process, host, port):
             _over_http(host, port, token, 50)

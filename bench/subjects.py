@@ -23,7 +23,7 @@ from holdfast.engine.settlement import Settlement
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import ClaimRequest
 
-new_ids = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
+new_ids = IdMaker(time.time_ns, os.urandom)
 PAYLOAD = '{"to":"someone@example.org","invoice":7}'
 
 

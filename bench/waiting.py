@@ -11,14 +11,12 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
 
 from bench.console import note
 from bench.depth import claim_seconds
 from bench.peers.backends import Backends, Place, PostgresPlace
 from bench.peers.bench import Bench, Figures, wait_until
 from bench.peers.catalog import BY_NAME, OURS, Subject
-from bench.quiet import Patience
 from bench.subjects import Ours
 from holdfast.features.assembly import open_store
 
@@ -62,7 +60,7 @@ class Beside:
         return f"  {self.store:10}  {self.what:24} {figures:56} cost {self.ratio:.2f}"
 
 
-def measure(backends: Backends, subject: Subject, sizes: Sizes, patience: Patience) -> list[Beside]:
+def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
     schema = "holdfast." if subject.backend == "postgres" else "holdfast_"
     bench = Bench(backends, replace(subject, left=OPEN.format(schema=schema)))
     rounds: list[list[Figures]] = [[], []]
@@ -70,11 +68,10 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes, patience: Patien
         _put_to_wait(bench, beside, sizes.each * 3, WAITING.format(schema=schema))
         for turn in range(sizes.rounds):
             for index in _in_turn(turn):
-                figures = patience.measure(partial(_round, bench, (without, beside)[index], sizes))
+                figures = _round(bench, (without, beside)[index], sizes)
                 rounds[index].append(figures)
                 shown = "  ".join(f"{key} {value:,.2f}" for key, value in figures.items())
                 note(f"{subject.name} round {turn + 1} {('without', 'beside')[index]:8} {shown}")
-        patience.wait()
         claims = _claims((without, beside), sizes.claims)
 
     def row(what: str, unit: str, one: float, other: float, *, rate: bool = False) -> Beside:
@@ -139,12 +136,12 @@ def _claims(places: Sequence[Place], count: int) -> list[float]:
     return [statistics.median(each) for each in times]
 
 
-def run(backends: Backends, store: str, sizes: Sizes, patience: Patience) -> list[Beside]:
+def run(backends: Backends, store: str, sizes: Sizes) -> list[Beside]:
     found: list[Beside] = []
     print(f"\nBeside {sizes.each:,} jobs at approvals, {sizes.each:,} asleep and {sizes.each:,} waiting for events")
     for subject in (BY_NAME[name] for name in OURS):
         if store in (subject.backend, "both"):
-            for row in measure(backends, subject, sizes, patience):
+            for row in measure(backends, subject, sizes):
                 print(row.line(), flush=True)
                 found.append(row)
     return found

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.worker.worker import WorkerOptions
 
 
 def connect(url: str) -> Any:
@@ -38,7 +37,7 @@ async def main(url: str | None = None) -> list[str]:
 
     app.limits.set(kind="transfer", concurrency=2)  # recorded as an action, with its actor
     jobs = [transfer.enqueue(to, cents) for to, cents in (("ada", 100), ("bob", 250), ("eve", 9_999))]
-    await app.worker(WorkerOptions(burst=True, sealing=False)).run()
+    await app.worker(burst=True, sealing=False).run()
 
     sealed = app.audit.seal()  # workers do this every few seconds
     anchor = str(app.audit.anchor())  # store it where the owner of the database cannot change it
@@ -50,7 +49,7 @@ async def main(url: str | None = None) -> list[str]:
     # The owner of the database drops a trigger and deletes the last event of the last job.
     with closing(connect(url)) as connection, connection:
         if url.startswith("sqlite"):
-            connection.execute("DROP TRIGGER holdfast_judge_event_delete")
+            connection.execute("DROP TRIGGER holdfast_guard_event_delete")
             connection.execute("DELETE FROM holdfast_event WHERE seq = (SELECT max(seq) FROM holdfast_event)")
         else:
             connection.execute("alter table holdfast.event disable trigger user")

@@ -14,7 +14,6 @@ import tempfile
 from pathlib import Path
 
 import holdfast
-from holdfast.worker.worker import WorkerOptions
 
 
 async def main(url: str | None = None) -> dict[str, int]:
@@ -33,7 +32,7 @@ async def main(url: str | None = None) -> dict[str, int]:
         return f"paid {amount}"
 
     async def run_jobs() -> None:
-        await app.worker(WorkerOptions(burst=True)).run()
+        await app.worker(burst=True).run()
 
     try:
         for order in range(20):

@@ -14,7 +14,6 @@ import tempfile
 from pathlib import Path
 
 import holdfast
-from holdfast.worker.worker import WorkerOptions
 
 
 async def main(url: str | None = None) -> dict[str, int]:
@@ -44,7 +43,7 @@ async def main(url: str | None = None) -> dict[str, int]:
             gpu, customer = f"gpu-{scene % 2}", f"customer-{scene % 5}"
             renders = render.using(resources=(gpu,), limit_key=customer)
             handles.append(await renders.aenqueue(scene, gpu, customer))
-        worker = app.worker(WorkerOptions(queues=("renders",), concurrency=10, poll=0.05, promote_every=0.1))
+        worker = app.worker(queues=("renders",), concurrency=10, poll=0.05, promote_every=0.1)
         working = asyncio.create_task(worker.run())
         # Waits until no job runs on gpu-1, and keeps new ones from starting there within the block.
         async with app.reservations.hold("gpu-1", wait="30s", reason="cleaning the fan"):

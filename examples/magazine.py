@@ -60,7 +60,7 @@ async def main(url: str) -> dict[str, str]:
     await app.atick(limit=100)
     graph = await app.workflows.agraph(run.id)
     print(f"the issue is {graph.workflow.status}, its pages are {graph.parts()['pages']}")
-    print("skipped:", ", ".join(node.label for node in graph.nodes if node.standing == "skipped"))
+    print("skipped:", ", ".join(node.label for node in graph.nodes if node.status == "skipped"))
 
     missing_pages.clear()
     resumed = await app.workflows.aresume(run.id, reason="the page has arrived")
@@ -70,7 +70,7 @@ async def main(url: str) -> dict[str, str]:
     print(f"the issue is {workflow.status}: {workflow.succeeded} of {workflow.total} jobs")
     last = next(node for node in (await app.workflows.agraph(run.id)).nodes if node.label == "post")
     print((await app.jobs.aresult(last.job_id)).value)
-    states = {node.label: node.standing for node in (await app.workflows.agraph(run.id)).nodes}
+    states = {node.label: node.status for node in (await app.workflows.agraph(run.id)).nodes}
     await app.aclose()
     return states
 

@@ -61,7 +61,7 @@ def main(url: str) -> list[str]:
             app.run_worker(burst=True)
             lines.append(small.result(timeout=10))
             (approval,) = ada.approvals.list()
-            lines.append(f"{approval.summary} {ada.approvals.approve(approval.id, comment='a good customer').state}")
+            lines.append(f"{approval.summary} {ada.approvals.approve(approval.id, comment='a good customer')}")
             try:
                 ada.enqueue("refund", {"order": 9, "amount": 1})
             except holdfast.errors.Refused as error:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import holdfast
 from holdfast.errors import Refused
-from holdfast.worker.worker import WorkerOptions
 
 
 async def main(url: str | None = None, folder: Path | None = None) -> list[str]:
@@ -26,18 +25,18 @@ async def main(url: str | None = None, folder: Path | None = None) -> list[str]:
     lines: list[str] = []
 
     # The payload may only have references and options, not data.
-    @app.job(rules=holdfast.PayloadPolicy(signal_only=True))
+    @app.job(payload_rules=holdfast.PayloadPolicy(signal_only=True))
     async def import_file(ctx: holdfast.Context, rows: int, options: dict[str, str]) -> str:
         uris = await ctx.references()
         return f"{rows} rows from {uris.source_ref} to {uris.target_ref}"
 
     # Only the handler sees the payload. Its errors are not stored, because they may contain parts of it.
-    @app.job(retry=holdfast.Retry(max_attempts=1), rules=holdfast.PayloadPolicy(restricted=True))
+    @app.job(retry=holdfast.Retry(max_attempts=1), payload_rules=holdfast.PayloadPolicy(restricted=True))
     async def notify(patient: str, text: str) -> None:
         raise ConnectionError(f"cannot reach {patient}: {text}")
 
     # A result that is larger than 4 KB goes to the artifact store.
-    @app.job(rules=holdfast.PayloadPolicy(store=True, max_result_bytes="4KB"))
+    @app.job(payload_rules=holdfast.PayloadPolicy(store=True, max_result_bytes="4KB"))
     async def report(lines: int) -> list[str]:
         return [f"line {number}" for number in range(lines)]
 
@@ -50,7 +49,7 @@ async def main(url: str | None = None, folder: Path | None = None) -> list[str]:
         imported = await refs.aenqueue(3, {"separator": ";"})
         notified = await notify.aenqueue("Grace Hopper", "your results are here")
         written = await report.aenqueue(2_000)
-        await app.worker(WorkerOptions(burst=True)).run()
+        await app.worker(burst=True).run()
 
         lines.append(await imported)
         failed = await notified.aget()

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.worker.worker import WorkerOptions
 
 # Each child process imports this file too, and must use the same database.
 SCRATCH = os.environ.setdefault("PICTURES_SCRATCH", tempfile.mkdtemp())
@@ -60,7 +59,7 @@ async def main() -> dict[str, str]:
         await decode.aenqueue("broken.png"),
         await report.aenqueue(title="Pictures; $(of all) kinds"),
     ]
-    worker = app.worker(WorkerOptions(concurrency=2, poll=0.02))
+    worker = app.worker(concurrency=2, poll=0.02)
     working = asyncio.create_task(worker.run())
     ends = {}
     for number, handle in enumerate(jobs, 1):

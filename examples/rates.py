@@ -19,7 +19,6 @@ from pathlib import Path
 
 import holdfast
 from holdfast.outgoing import EgressPolicy
-from holdfast.worker.worker import WorkerOptions
 
 TOKEN = "a-secret-token"
 FAILURES = [503]  # the first request fails
@@ -66,7 +65,7 @@ async def main(url: str, folder: Path) -> list[str]:
         for currency, rate in current.items():
             yield [base, currency, rate]
 
-    worker = app.worker(WorkerOptions(poll=0.02, promote_every=0.05))
+    worker = app.worker(poll=0.02, promote_every=0.05)
     working = asyncio.create_task(worker.run())
     lines = []
     # The first URL is allowed. The second host is not configured, and the third address is never allowed.

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import holdfast
 from holdfast.errors import Conflict
-from holdfast.worker.worker import WorkerOptions
 
 QUICK = holdfast.Backoff(base=0.05, factor=2, cap=1)
 UNKNOWN = "unknown@example.com"
@@ -67,7 +66,7 @@ async def main(url: str | None = None) -> dict[str, int]:
             print(f"refused: {error.code}")
         handles.append(await send_receipt.aenqueue(UNKNOWN, 99))
 
-        worker = app.worker(WorkerOptions(queues=("mail",), tenant="shop", poll=0.02, promote_every=0.05))
+        worker = app.worker(queues=("mail",), tenant="shop", poll=0.02, promote_every=0.05)
         working = asyncio.create_task(worker.run())
         ends = [await handle.await_end(timeout="60s") for handle in handles]
         worker.stop()

@@ -1,6 +1,6 @@
 """A support agent that refunds orders. It is killed during a run, continues, and waits for approval before it pays.
 
-    make agent-demo                                            # on a new SQLite file
+    python examples/support_agent.py                            # on a new SQLite file
     python examples/support_agent.py --url postgresql://…      # on a migrated database
 
 It is a Pydantic AI agent. Its model is a function that stands in for a language model, so the example needs no network

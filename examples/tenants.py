@@ -15,7 +15,6 @@ from pathlib import Path
 
 import holdfast
 from holdfast.errors import Refused
-from holdfast.worker.worker import WorkerOptions
 
 
 async def main(url: str | None = None) -> list[str]:
@@ -46,7 +45,7 @@ async def main(url: str | None = None) -> list[str]:
                         break
         for tenant in await app.tenants.alist():
             print(f"{tenant.name}: {tenant.pending} waiting, {tenant.share:.0%} of the work")
-        await app.worker(WorkerOptions(queues=("reports",), concurrency=4, burst=True)).run()
+        await app.worker(queues=("reports",), concurrency=4, burst=True).run()
         print("started first: " + ", ".join(started[:12]))
         return started
     finally:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.worker.worker import WorkerOptions
 
 QUICK_RETRY = holdfast.Retry(max_attempts=4, backoff=holdfast.Backoff(base=0.05, factor=1, cap=0.05))
 
@@ -48,7 +47,7 @@ async def main(url: str | None = None) -> dict[str, int]:
         url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/warehouse.db"
     app = make_app(url)
     try:
-        worker = app.worker(WorkerOptions(tenant="shop", poll=0.02, promote_every=0.03))  # stores the subscriptions
+        worker = app.worker(tenant="shop", poll=0.02, promote_every=0.03)  # stores the subscriptions
         await app.asend_event("order.paid", {"order": 7, "country": "fr"}, key="payment-7")
         await app.asend_event("order.paid", {"order": 7, "country": "fr"}, key="payment-7")  # sent twice, stored once
         await app.asend_event("order.paid", {"order": 8, "country": "de"})

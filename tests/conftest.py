@@ -27,7 +27,7 @@ from tests.support.postgres_server import GivenServer, PostgresServer
 
 TESTS = Path(__file__).parent
 
-pytest_plugins = ["tests.support.tiers"]
+pytest_plugins = ["tests.support.tiers", "tests.support.frozen"]
 
 FOR_TESTS = {"HOLDFAST_SCREENSHOTS", "HOLDFAST_TEST_SQL_COVERAGE"}
 

@@ -2,13 +2,16 @@
 
 | page | source |
 |---|---|
-| docs/reference/python.md | signatures and docstrings (`tools/python_reference.py`) |
-| docs/reference/commands.md | the commands as Typer builds them |
-| docs/reference/routes.md | the OpenAPI document of the service |
-| docs/reference/sql-functions.md | the SQL functions that a role may call, with their comments |
+| docs/reference/api.md | signatures and docstrings (`tools/python_reference.py`) |
+| docs/reference/cli.md | the commands as Typer builds them |
+| docs/reference/http.md | the OpenAPI document of the service |
+| docs/reference/sql.md | the SQL functions that a role may call, with their comments |
+| docs/reference/footprint.md | what an installation consists of (`tools/footprint.py`) |
+| docs/reference/errors.md | the error codes with the texts of the source (`tools/error_reference.py`) |
 | docs/reference/settings.md | environment variables, `App`, workers, `holdfast serve` |
 | docs/reference/metrics.md | the Prometheus metrics of workers and of the service |
 
+What no generator can know, the conventions of a surface, is in `tools/heads` and is placed at the top of its page.
 The pages are checked in, so that they can be read without building the site. `tests/docs/test_reference.py` fails when
 one is not current.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import enum
+import functools
 import inspect
 import re
 import sys
@@ -29,11 +33,15 @@ from typing import Any
 import holdfast
 from holdfast import App, config
 from holdfast.app.declarations import JobOptions
+from tools.error_reference import errors_page
+from tools.footprint import footprint_page
 from tools.python_reference import (
     MAX_LINE,
     NOTICE,
     cell,
     field_notes,
+    filters,
+    head,
     parameter_notes,
     prose,
     python_page,
@@ -56,12 +64,12 @@ def commands_page() -> str:
 
     return "\n".join(
         [
-            "# Commands",
+            "# Command line",
             "",
             NOTICE,
             "",
-            "Every command with its arguments and options, as `--help` prints them. [Command line](cli.md) explains",
-            "conventions, exit codes and the commands for daily use.",
+            head("cli"),
+            "## Commands",
             "",
             *_command(typer.main.get_command(app), "holdfast"),
         ]
@@ -71,7 +79,7 @@ def commands_page() -> str:
 def _command(command: Any, path: str) -> Iterator[str]:
     depth = path.count(" ")
     if depth:
-        yield f"{'##' if depth == 1 else '###'} `{path}`"
+        yield f"{'###' if depth == 1 else '####'} `{path}`"
         yield ""
         yield prose((command.help or "").partition("\f")[0])
         yield ""
@@ -110,7 +118,9 @@ def _default(parameter: Any) -> str:
 # -- HTTP ------------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def document() -> dict[str, Any]:
+    """Return the OpenAPI document of the service."""
     from holdfast.server.app import make_service
 
     with closing(App("sqlite:///:memory:")) as app:
@@ -124,13 +134,12 @@ def routes_page() -> str:
         for method, operation in methods.items():
             nouns.setdefault(operation["tags"][0], []).extend(_route(method, path, operation, api))
     parts = [
-        "# HTTP routes",
+        "# HTTP API",
         "",
         NOTICE,
         "",
-        "Every route with its parameters and body, from the OpenAPI document that the service has at",
-        "`/api/v1/openapi.json`. [HTTP API](http.md) explains authentication, refusals, pages and streams.",
-        "",
+        head("http"),
+        *filters("qualifier", lambda each: f"{each.qualifier}:"),
     ]
     for noun, lines in nouns.items():
         parts += [f"## {noun.capitalize()}", "", *lines]
@@ -195,6 +204,15 @@ _FUNCTION = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _GRANT = re.compile(r"v_(reads|produce|execute|approve|admin)\s+text\[\] := array\[(.*?)\];", re.DOTALL)
+# Files of the store whose functions belong to one section; functions of a feature have its name.
+_GROUPS = {
+    **dict.fromkeys(("claim", "exchange", "exchange_pick", "failure", "settle", "steps", "transition_rules"), "leases"),
+    **dict.fromkeys(("enqueue", "jobs", "operators", "order", "retry_as", "views"), "jobs"),
+    **dict.fromkeys(("identity", "pins", "tenancy"), "tenants"),
+    **dict.fromkeys(("locks", "notify"), "locks_and_notifications"),
+    "admission": "limits",
+    "quarantine": "maintenance",
+}
 _ROLES = {"reads": "viewer", "produce": "producer", "execute": "executor", "approve": "approver", "admin": "admin"}
 
 
@@ -205,7 +223,8 @@ def sql_functions() -> dict[str, list[tuple[str, str, str, str]]]:
         if "migrations" in path.parts or "sqlite" in path.name or "sqlite" in path.parts:
             continue
         for comment, name, arguments, returns in _FUNCTION.findall(path.read_text(encoding="utf-8")):
-            text = " ".join(line.lstrip("- ").strip() for line in comment.splitlines())
+            lines = (line.lstrip("- ").strip() for line in comment.splitlines())
+            text = " ".join(line or "\n\n" for line in lines).replace(" \n\n ", "\n\n")
             group = path.parent.name if path.parent.parent.name == "features" else path.stem
             functions.setdefault(name, []).append((group, text, " ".join(arguments.split()), " ".join(returns.split())))
     # The database creates this function when a pin changes (pins.sql).
@@ -227,25 +246,33 @@ def grants() -> dict[str, list[str]]:
 def sql_page() -> str:
     functions, roles = sql_functions(), grants()
     parts = [
-        "# SQL functions",
+        "# SQL",
         "",
         NOTICE,
         "",
-        "Every PostgreSQL function that a role may call, in the schema `holdfast`. [SQL](sql.md) explains refusals,",
-        "roles and tenants, and shows the functions for one job at work.",
-        "",
+        head("sql"),
     ]
+    groups: dict[str, list[str]] = {}
     for name in sorted(set(roles) & set(functions)):
-        for _, text, arguments, returns in functions[name]:
-            parts += [f"## `{name}`", "", f"Roles: {', '.join(dict.fromkeys(roles[name]))}.", ""]
-            tail = f" returns {returns}" if returns else ""
-            call = f"{name}({arguments}){tail}"
-            if len(call) > MAX_LINE:
-                inside = ",\n".join(f"    {part}" for part in _split(arguments))
-                call = f"{name}(\n{inside}\n){tail}" if arguments else call
-            parts += ["```sql", call, "```", ""]
-            parts += [prose(text), ""] if text else []
+        for group, text, arguments, returns in functions[name]:
+            groups.setdefault(_GROUPS.get(group, group), []).extend(
+                _function(name, text, arguments, returns, ", ".join(dict.fromkeys(roles[name])))
+            )
+    for group in sorted(groups, key=lambda group: (group != "by_hand", group)):
+        title = "One job at a time" if group == "by_hand" else group.replace("_", " ").capitalize()
+        parts += [f"## {title}", "", *groups[group]]
     return "\n".join(parts)
+
+
+def _function(name: str, text: str, arguments: str, returns: str, roles: str) -> Iterator[str]:
+    tail = f" returns {returns}" if returns else ""
+    call = f"{name}({arguments}){tail}"
+    if len(call) > MAX_LINE:
+        inside = ",\n".join(f"    {part}" for part in _split(arguments))
+        call = f"{name}(\n{inside}\n){tail}" if arguments else call
+    yield from (f"### `{name}`", "", f"Roles: {roles}.", "", "```sql", call, "```", "")
+    if text:
+        yield from (prose(text), "")
 
 
 def _split(arguments: str) -> list[str]:
@@ -269,6 +296,7 @@ VARIABLES = {
     "HOLDFAST_ARTIFACTS": ("The artifact store: a directory, or `s3://bucket/prefix`.", "`App(artifacts=)`"),
     "HOLDFAST_KEYS": ("Encryption keys for payloads and results, `name:key,name:key`. The first one encrypts.", ""),
     "HOLDFAST_SECRET_<NAME>": ("The secret `<NAME>` of webhooks and connectors.", "`App(secrets=)`"),
+    "HOLDFAST_APP_VERSION": ("The version of the application that workers report.", "`App(version=)`"),
     "HOLDFAST_LOG_DIR": ("The folder for the output of command jobs.", "`log_dir` of `app.command`"),
     "HOLDFAST_JOB_LOG_LIMIT": (
         "How much of each attempt's log is stored: a size such as `1MB`, or `0` for none. By default 256 KB.",
@@ -284,6 +312,7 @@ VARIABLES = {
     "HOLDFAST_EGRESS_PROXY": ("The proxy for outgoing HTTP.", "`App(egress=)`"),
     "HOLDFAST_API_URL": ("The service that HTTP clients use.", "`Client(url)`"),
     "HOLDFAST_API_TOKEN": ("The API token that HTTP clients send.", "`Client(token=)`"),
+    "HOLDFAST_READ_URL": ("A standby of the database, which serves what `holdfast serve` only reads.", ""),
     "HOLDFAST_DISABLE": ("Fast paths to turn off: `pipeline`, `task-pool`, separated by commas.", ""),
 }
 # Variables in the environment of the program of a command job.
@@ -320,7 +349,7 @@ def settings_page() -> str:
         *(f"| `{name}` | {cell(text)} | {cell(option)} |" for name, (text, option) in VARIABLES.items()),
         *(f"| `{name}` | {text} | |" for name, text in FOREIGN.items()),
         "",
-        "The program of a [command job](../guides/commands.md) finds these in its environment:",
+        "The program of a [command job](../guides/handlers.md#command-jobs) finds these in its environment:",
         "",
         "| variable | |",
         "|---|---|",
@@ -332,13 +361,13 @@ def settings_page() -> str:
         "",
         "## Options of a job",
         "",
-        "For `@app.job(…)`. [Python API](api.md#a-job) has examples, and the options of a single job.",
+        "For `@app.job(…)`. [Python API](api.md#options-of-a-job) has the options of a single job.",
         "",
         *_settings_of(holdfast.App.job, field_notes(JobOptions)),
         "",
         "## Workers",
         "",
-        "For `app.run_worker(…)`; the options of `holdfast worker` are in [Commands](commands.md#holdfast-worker).",
+        "For `app.run_worker(…)`; the options of `holdfast worker` are in [Command line](cli.md#holdfast-worker).",
         "",
     ]
     from holdfast.worker.options import WorkerOptions
@@ -377,7 +406,7 @@ _METRICS = {"Counter", "Gauge", "Histogram", "GaugeMetricFamily", "CounterMetric
 
 def metrics() -> Iterator[tuple[str, str, str, str]]:
     """Yield the name, type, labels and description of each metric, read from the source that declares it."""
-    for path in (PACKAGE / "telemetry" / "prometheus.py", PACKAGE / "server" / "exposition.py"):
+    for path in (PACKAGE / "telemetry" / "prometheus.py", PACKAGE / "server" / "metrics.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in _METRICS or len(node.args) < 2:
                 continue
@@ -411,10 +440,12 @@ def metrics_page() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "python.md": python_page,
-    "commands.md": commands_page,
-    "routes.md": routes_page,
-    "sql-functions.md": sql_page,
+    "api.md": python_page,
+    "cli.md": commands_page,
+    "http.md": routes_page,
+    "sql.md": sql_page,
+    "footprint.md": lambda: footprint_page(grants()),
+    "errors.md": errors_page,
     "settings.md": settings_page,
     "metrics.md": metrics_page,
 }
@@ -422,7 +453,9 @@ PAGES: dict[str, Callable[[], str]] = {
 
 def rendered(name: str) -> str:
     lines = [line.rstrip() for line in PAGES[name]().splitlines()]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
+    parts = "\n".join(lines).split("```")
+    parts[::2] = (re.sub(r"\n{3,}", "\n\n", part) for part in parts[::2])  # blank lines in code stay
+    return "```".join(parts).rstrip() + "\n"
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def project_version() -> str:
 
 def check_version(tag: str | None) -> str:
     version = project_version()
-    source = (ROOT / "src/holdfast/__init__.py").read_text(encoding="utf-8")
+    source = (ROOT / "src/holdfast/engine/version.py").read_text(encoding="utf-8")
     client = json.loads((ROOT / "clients/typescript/package.json").read_text(encoding="utf-8"))["version"]
     entry = re.search(r"^## \[(.+?)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     if f'__version__ = "{version}"' not in source:

@@ -1,4 +1,4 @@
-"""Build the documentation site: `make docs` and `make docs-serve`. Needs requirements/docs.txt and no network.
+"""Build the documentation site: `make docs` and `make docs ARGS=--serve`. Needs requirements/docs.txt and no network.
 
 Zensical, the maintained successor of Material for MkDocs, renders docs/ with the settings of mkdocs.yml. Before that,
 the pages are copied to .site/docs with three changes:
@@ -66,8 +66,8 @@ def prepare() -> list[str]:
     pages[CHANGELOG] = ROOT / "CHANGELOG.md"
     decisions = [page for page in pages if re.fullmatch(r"adr/\d+.*\.md", page)]
     for section in settings["nav"]:
-        if "Decisions" in section:
-            section["Decisions"] += decisions
+        if "Concepts and decisions" in section:
+            section["Concepts and decisions"] += decisions
     listed = _pages(settings["nav"])
     settings["site_dir"] = "site"
     for page, path in pages.items():

@@ -2,8 +2,9 @@
 
 It is generated from the OpenAPI document of the server, without a network: `src/generated/types.ts` (the records, with
 decoders that check every response) and `src/generated/namespaces.ts` (one class per noun, one method per route). Method
-names follow the routes; `NAMES` has those that differ, so that they match the Python client. Streams, the worker,
-handles and errors are written by hand. `tests/http/test_typescript.py` fails when the files are not current.
+names are those of the declared operations; for other routes they follow the path, and `NAMES` has those that differ.
+Streams, the worker, handles and errors are written by hand. `tests/http/test_typescript.py` fails when the files are
+not current.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import App
+from holdfast.engine import operation as forms
+from holdfast.engine.declared import http_of
 from holdfast.server.app import make_service
 from tools.typescript_types import NOTICE, Schema, Types, comment, one_or_many
 
@@ -29,46 +32,35 @@ NAMES = {
     "approvals.setByToken": "approvals.decide",
     "approvals.token": "approvals.issueToken",
     "archives.jobs": "archives.read",
-    "audit.jobsGet": "audit.job",
-    "audit.jobs": "audit.job",
-    "consumers.list": "events.consumers",
-    "consumers.remove": "events.removeConsumer",
-    "consumers.reset": "events.resetConsumer",
     "deadLetters.get": "deadLetters.group",
     "deadLetters.list": "deadLetters.groups",
     "events.create": "events.send",
-    "health.list": "health.get",
     "jobs.artifactsGet": "jobs.artifact",
     "jobs.externalRef": "jobs.setExternalRef",
     "jobs.batch": "jobs.enqueueMany",
+    "jobs.counts": "jobs.count",
     "jobs.create": "jobs.enqueue",
     "jobs.get": "jobs.details",
     "jobs.redriveAs": "deadLetters.redriveAs",
     "jobs.result": "jobs.outcome",
     "leases.create": "leases.open",
     "leases.remove": "leases.end",
+    "limits.one": "limits.get",
     "operations.create": "operations.start",
-    "pauses.create": "pauses.set",
-    "pauses.resume": "pauses.remove",
+    "payloadRules.one": "payloadRules.get",
     "queues.aging": "queues.setAging",
     "reservations.remove": "reservations.release",
     "schedules.create": "schedules.add",
-    "schedules.next": "schedules.preview",
-    "schedules.runNow": "schedules.run",
     "schedules.update": "schedules.edit",
-    "subscriptions.create": "subscriptions.set",
     "tokens.create": "tokens.issue",
     "tokens.remove": "tokens.revoke",
-    "webhooks.create": "webhooks.add",
-    "webhooks.rotate": "webhooks.rotateSecret",
-    "webhooks.update": "webhooks.set",
     "workflows.create": "workflows.start",
-    "workflows.get": "workflows.graph",
     "workflows.jobs": "workflows.extend",
-    "PUT /tenants/pins/{name}": "tenants.pin",
-    "DELETE /tenants/pins/{name}": "tenants.unpin",
+    "PUT /tenants/pins/{login}": "tenants.pin",
+    "DELETE /tenants/pins/{login}": "tenants.unpin",
 }
-"""Method names of the Python client that differ from the default, by default name or by route."""
+"""Method names of the Python client that differ from the default, by default name or by route, of routes that are not
+declared."""
 BY_HAND = {"jobs.enqueue", "jobs.enqueueMany"}
 """Written by hand in `client.ts`; only their types are generated."""
 KEYED = {"templates.enqueue", "workflows.start"}
@@ -132,21 +124,36 @@ def document() -> dict[str, Any]:
         return make_service(app, authenticate=lambda _: None).openapi()
 
 
+def declared() -> dict[str, str]:
+    """The names of declared operations, by route; of two with one route, the first."""
+    names: dict[str, str] = {}
+    with closing(App("sqlite:///:memory:")) as app:
+        nouns = {noun: each for noun in dir(app) if isinstance(each := getattr(app, noun), forms.Namespace)}
+    for noun, namespace in nouns.items():
+        for verb, form in vars(type(namespace)).items():
+            route = http_of(form.program) if isinstance(form, forms.operation) else None
+            if route is not None:
+                names.setdefault(f"{route.method} {route.path}", f"{camel(noun)}.{camel(verb)}")
+    return names
+
+
 def operations(api: dict[str, Any]) -> list[Operation]:
     """Return each route below the prefix that returns JSON or a file, with the name of its method."""
     result: dict[str, Operation] = {}
+    names = declared()
     for path, methods in api["paths"].items():
         if not path.startswith(PREFIX + "/") or path.endswith("/stream"):
             continue
-        for method, route in methods.items():
+        for method, document in methods.items():
             relative = path.removeprefix(PREFIX)
             default = _default_name(method.upper(), relative, set(methods))
-            full_name = NAMES.get(f"{method.upper()} {relative}", NAMES.get(default, default))
+            route = f"{method.upper()} {relative}"
+            full_name = NAMES.get(route) or NAMES.get(default) or names.get(route, default)
             namespace, name = full_name.split(".")
-            operation = Operation(namespace, name, method.upper(), relative, route)
-            if operation.full in result:
-                raise ValueError(f"two routes are {operation.full}: give one another name in NAMES ({default})")
-            result[operation.full] = operation
+            method_of = Operation(namespace, name, method.upper(), relative, document)
+            if method_of.full in result:
+                raise ValueError(f"two routes are {method_of.full}: give one another name in NAMES ({default})")
+            result[method_of.full] = method_of
     return [result[name] for name in sorted(result)]
 
 
@@ -241,7 +248,7 @@ class Methods:
         ):
             yield "repeatable: input.key !== undefined"
         if "wait" in properties:
-            yield "patience: 1_000 * Number(input.wait ?? 0)"
+            yield "extraTimeout: 1_000 * Number(input.wait ?? 0)"
 
     def _answer(self, operation: Operation, request: str) -> tuple[str, str]:
         """Return the result type of the method, and the expression that makes the request."""

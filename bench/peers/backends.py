@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
 from bench.peers.meters import cpu_seconds
 from bench.peers.redis import RedisServer, program
+from bench.peers.restate_server import RestateServer
 from tests.support.postgres_server import PostgresServer
 
 # The same for every subject. Everything else is PostgreSQL's default, autovacuum included.
@@ -22,6 +25,7 @@ POSTGRES_SETTINGS = {
     "full_page_writes": "on",
     "shared_buffers": "512MB",
     "max_wal_size": "4GB",
+    "max_connections": "600",  # room for a hundred idle workers
 }
 
 _numbers = itertools.count(1)
@@ -44,6 +48,14 @@ class Place(ABC):
         """Return the CPU seconds of the server, if there is one."""
         return 0.0
 
+    def size(self) -> int:
+        """Return the bytes of the database on disk, if that can be known."""
+        return 0
+
+    def written(self) -> int:
+        """Return the position in the server's write-ahead log, if it has one."""
+        return 0
+
 
 class PostgresPlace(Place):
     def __init__(self, server: PostgresServer, name: str) -> None:
@@ -56,11 +68,20 @@ class PostgresPlace(Place):
         assert row is not None
         return int(row[0])
 
+    def rows(self, question: str) -> list[tuple[Any, ...]]:
+        return self.connection.execute(question).fetchall()
+
     def settle_down(self) -> None:
         self.connection.execute("checkpoint")
 
     def cpu(self) -> float:
         return cpu_seconds(self.server.pid)
+
+    def size(self) -> int:
+        return self.ask("select pg_database_size(current_database())")
+
+    def written(self) -> int:
+        return self.ask("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")
 
 
 class SqlitePlace(Place):
@@ -72,9 +93,17 @@ class SqlitePlace(Place):
         with closing(sqlite3.connect(self.path, timeout=30)) as connection:
             return int(connection.execute(question).fetchone()[0])
 
+    def rows(self, question: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.path, timeout=30)) as connection:
+            return connection.execute(question).fetchall()
+
     def settle_down(self) -> None:
         with closing(sqlite3.connect(self.path, timeout=30)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def size(self) -> int:
+        self.settle_down()
+        return self.path.stat().st_size
 
 
 class RedisPlace(Place):
@@ -84,6 +113,18 @@ class RedisPlace(Place):
 
     def ask(self, question: str) -> int:
         return sum(self.server.number(part.strip()) for part in question.split("+"))
+
+    def cpu(self) -> float:
+        return cpu_seconds(self.server.process.pid)
+
+
+class RestatePlace(Place):
+    def __init__(self, server: RestateServer) -> None:
+        self.server = server
+        self.url = server.url
+
+    def ask(self, question: str) -> int:
+        return self.server.number(question)
 
     def cpu(self) -> float:
         return cpu_seconds(self.server.process.pid)
@@ -133,6 +174,13 @@ class Backends:
             self.redis.forget_all()
             yield RedisPlace(self.redis)
             self.redis.forget_all()
+        elif backend == "restate":
+            server = RestateServer(self.folder / f"restate_{number}")
+            try:
+                yield RestatePlace(server)
+            finally:
+                server.close()
+                shutil.rmtree(self.folder / f"restate_{number}", ignore_errors=True)
         else:
             path = self.folder / f"bench_{number}.db"
             try:

@@ -32,6 +32,7 @@ class Team:
     records: list[Path]
     worker_cpu: float
     server_cpu: float
+    written: int
 
     @property
     def begun(self) -> int:
@@ -82,17 +83,24 @@ class Bench:
     def record(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.backends.folder)) / "record"
 
-    def enqueue(self, place: Place, verb: str, count: int, **options: Any) -> float:
-        """Return the seconds to enqueue ``count`` jobs; the database must have all of them afterwards."""
+    def enqueue(self, place: Place, verb: str, count: int, **options: Any) -> Figures:
+        """Measure enqueuing ``count`` jobs; the database must have all of them afterwards."""
         with self.driver(place, verb, count=count, batch=self.subject.batch, **options) as driver:
             driver.expect("ready", 60)
             place.settle_down()
+            size, written, cpu = place.size(), place.written(), place.cpu()
             driver.tell("go")
             seconds: float = driver.expect("done", 60 + count / 100)["seconds"]
+            cpu = place.cpu() - cpu
         waiting = place.ask(self.subject.waiting or self.subject.left)
         if waiting != count:
             raise DriverFailed(f"{waiting} jobs are waiting instead of {count}")
-        return seconds
+        return {
+            "jobs_s": count / seconds,
+            "server_us": cpu / count * 1e6,
+            "wal_bytes": (place.written() - written) / count,
+            "disk_bytes": (place.size() - size) / count,
+        }
 
     @contextmanager
     def workers(self, place: Place, processes: int = 1, **options: Any) -> Iterator[Team]:
@@ -106,7 +114,8 @@ class Bench:
             for driver in drivers:
                 driver.expect("ready", 60)
             place.settle_down()
-            team = Team(drivers, records, sum(cpu_seconds(each.pid) for each in drivers), place.cpu())
+            worker_cpu = sum(cpu_seconds(each.pid) for each in drivers)
+            team = Team(drivers, records, worker_cpu, place.cpu(), place.written())
             for driver in drivers:
                 driver.tell("go")
             for driver in drivers:
@@ -126,6 +135,7 @@ class Bench:
                 "jobs_s": count / seconds,
                 "worker_us": team.cpu() / count * 1e6,
                 "server_us": (place.cpu() - team.server_cpu) / count * 1e6,
+                "wal_bytes": (place.written() - team.written) / count,
                 "rss_mib": team.resident_mib(),
             }
             runs = team.stop()

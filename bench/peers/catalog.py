@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Runtime = Literal["project", "python", "node"]
-Backend = Literal["postgres", "sqlite", "redis"]
-_PLACES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "redis": "Redis"}
+Backend = Literal["postgres", "sqlite", "redis", "restate"]
+_PLACES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "redis": "Redis", "restate": "own store"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Subject:
     python: bool = True  # whether its users write Python
     holds: bool = False  # whether its driver can keep a thousand jobs sleeping (W8)
     steps: str | None = None  # counts recorded durable steps, if it has any (W9)
-    steps_only: bool = False  # whether it takes part in W9 only
+    only: tuple[str, ...] | None = None  # the workloads that it takes part in, if not in all
 
     @property
     def place(self) -> str:
@@ -51,6 +51,8 @@ AWA_SETTLED = (
     "(select coalesce(sum(completed_count), 0) from awa.receipt_completion_batches)"
     " + (select coalesce(sum(pruned_completed_count), 0) from awa.queue_terminal_rollups)"
 )
+
+SMALL = ("W1", "W2", "W3", "W4", "W5", "W9")  # for peers that take minutes for a hundred thousand jobs
 
 SUBJECTS = (
     Subject(
@@ -80,7 +82,7 @@ SUBJECTS = (
         work={"concurrency": 2_000},
         scheme="sqlite:///",
         holds=True,
-        steps="select count(*) from step where ended_at is not null",
+        steps="select count(*) from holdfast_step where ended_at is not null",
     ),
     Subject(
         name="pgqueuer",
@@ -202,7 +204,7 @@ SUBJECTS = (
         settings="plain functions on 20 threads, a pool of 20; a queue that takes all at once and polls every 0.1 s",
         work={"threads": 20, "poll": 0.1},
         steps="select count(*) from dbos.operation_outputs",
-        steps_only=True,
+        only=SMALL,
     ),
     Subject(
         name="dbos-sqlite",
@@ -218,7 +220,7 @@ SUBJECTS = (
         work={"threads": 4, "poll": 0.1},
         scheme="sqlite:///",
         steps="select count(*) from operation_outputs",
-        steps_only=True,
+        only=SMALL,
     ),
     Subject(
         name="absurd",
@@ -233,7 +235,22 @@ SUBJECTS = (
         settings="8 clients, each with a connection and 10 tasks at once, polling every 10 ms",
         work={"clients": 8, "concurrency": 10, "poll": 0.01},
         steps="select count(*) from absurd.c_steps",
-        steps_only=True,
+        only=("W9",),
+    ),
+    Subject(
+        name="restate",
+        title="Restate",
+        runtime="node",
+        backend="restate",
+        folder="restate",
+        package="@restatedev/restate-server",
+        left="select count(*) as n from sys_invocation where status <> 'completed'",
+        settled=None,
+        settings="one server with its own log and store, defaults; 64 requests at once in bulk; completed calls kept",
+        work={},
+        python=False,
+        steps="select count(*) as n from sys_journal where entry_type = 'Command: Run'",
+        only=("W1", "W2", "W3", "W5", "W9"),
     ),
 )
 

@@ -118,6 +118,11 @@ class Runs:
                     self.numbers.append(int(number))
                     self.times.append(int(at))
 
+    def since(self, earlier: Mapping[int, int]) -> list[float]:
+        """Milliseconds since an earlier moment of each job. A handler may start before enqueue has returned."""
+        pairs = zip(self.numbers, self.times, strict=True)
+        return [max(0.0, (at - earlier[number]) / 1e6) for number, at in pairs if number in earlier]
+
     def check_no_twice(self) -> None:
         if len(set(self.numbers)) != len(self.numbers):
             raise DriverFailed(f"{len(self.numbers)} runs of {len(set(self.numbers))} jobs: some ran twice")

@@ -24,7 +24,7 @@ from bench.peers.environments import EnvironmentFailed
 from bench.peers.meters import syncs_per_second
 from bench.peers.process import DriverFailed
 from bench.peers.workloads import WORKLOADS, Sizes
-from bench.quiet import Patience
+from bench.quiet import CalmWait
 
 
 @dataclass
@@ -97,7 +97,7 @@ def run(
     rounds: int,
     heavy_rounds: int,
     results: Results,
-    patience: Patience,
+    calm_wait: CalmWait,
 ) -> None:
     for turn in range(max(rounds, heavy_rounds)):
         for name in workloads:
@@ -109,17 +109,17 @@ def run(
             note(f"{name} round {turn + 1}: the disk syncs {syncs:,.0f} times a second, load {os.getloadavg()[0]:.1f}")
             for subject in subjects:
                 if workload.applies(subject):
-                    _measure(Bench(backends, subject), name, sizes, turn, results, patience)
+                    _measure(Bench(backends, subject), name, sizes, turn, results, calm_wait)
 
 
-def _measure(bench: Bench, name: str, sizes: Sizes, turn: int, results: Results, patience: Patience) -> None:
+def _measure(bench: Bench, name: str, sizes: Sizes, turn: int, results: Results, calm_wait: CalmWait) -> None:
     subject = bench.subject
     outcome = results.outcome(subject.name, name)
     if outcome.failed is not None:
         return
     start = time.monotonic()
     try:
-        figures = patience.measure(lambda: WORKLOADS[name].run(bench, sizes))
+        figures = calm_wait.measure(lambda: WORKLOADS[name].run(bench, sizes))
     except (DriverFailed, OSError) as error:
         outcome.failed = str(error)
         note(f"{name} {subject.name:16} failed: {error}")

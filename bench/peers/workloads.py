@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -41,22 +41,23 @@ QUICK = Sizes(single=1_000, bulk=20_000, drain=10_000, paced=60, deep=50_000, fi
 def w1(bench: Bench, sizes: Sizes) -> Figures:
     """Single enqueues, one after another, each committed."""
     with bench.place() as place:
-        return {"jobs_s": sizes.single / bench.enqueue(place, "single", sizes.single)}
+        return bench.enqueue(place, "single", sizes.single)
 
 
 def w2(bench: Bench, sizes: Sizes) -> Figures:
     """Enqueue with the best bulk API."""
     count = sizes.bulk if bench.subject.bulk else sizes.bulk // 5
     with bench.place() as place:
-        return {"jobs_s": count / bench.enqueue(place, "bulk", count)}
+        return bench.enqueue(place, "bulk", count)
 
 
 def w3(bench: Bench, sizes: Sizes, processes: int = 1) -> Figures:
-    """One worker process runs waiting no-ops until the last is durably settled."""
+    """One worker process runs waiting no-ops until the last is durably settled. Its jobs, finished, are on disk."""
     with bench.place() as place:
+        empty = place.size()
         bench.enqueue(place, "bulk", sizes.drain)
         figures, _ = bench.drain(place, sizes.drain, processes)
-        return figures
+        return {**figures, "disk_bytes": (place.size() - empty) / sizes.drain}
 
 
 def w4(bench: Bench, sizes: Sizes) -> Figures:
@@ -69,21 +70,39 @@ def w5(bench: Bench, sizes: Sizes) -> Figures:
     with bench.place() as place:
         with bench.workers(place) as team:
             time.sleep(2.0)  # idle, after its first polls
-            returned = bench.record()
-            options = {"count": sizes.paced, "every": sizes.pause, "record": str(returned)}
-            with bench.driver(place, "paced", **options) as producer:
-                producer.expect("ready", 60)
-                producer.tell("go")
-                producer.expect("finished", 60 + sizes.paced * sizes.pause * 3)
+            returned, _ = paced(bench, place, sizes.paced, sizes.pause)
             bench.await_ran(team, sizes.paced, within=30)
             bench.await_settled(place, sizes.paced, within=30)
             started = team.stop()
-        enqueued = Runs([returned])
         started.check_once(sizes.paced)
         bench.check_settled(place, sizes.paced)
-    at = dict(zip(enqueued.numbers, enqueued.times, strict=True))
-    # A handler may start before enqueue has returned: that counts as no wait.
-    waits = [max(0.0, (t - at[n]) / 1e6) for n, t in zip(started.numbers, started.times, strict=True)]
+    return quantiles(started.since(returned))
+
+
+def paced(
+    bench: Bench, place: Place, count: int, pause: float, *, first: int = 0, producers: int = 1
+) -> tuple[dict[int, int], float]:
+    """Enqueue at fixed intervals, the jobs from ``first`` on shared by some processes. Return when the call of each job
+    had returned, and the median milliseconds of a call."""
+    share = count // producers
+    returned = [bench.record() for _ in range(producers)]
+    with ExitStack() as stack:
+        drivers = [
+            stack.enter_context(
+                bench.driver(place, "paced", count=share, every=pause, first=first + n * share, record=str(record))
+            )
+            for n, record in enumerate(returned)
+        ]
+        for driver in drivers:
+            driver.expect("ready", 60)
+        for driver in drivers:
+            driver.tell("go")
+        ended = [driver.expect("finished", 60 + share * max(pause, 0.01) * 3) for driver in drivers]
+    runs = Runs(returned)
+    return dict(zip(runs.numbers, runs.times, strict=True)), max(each.get("call_ms", 0.0) for each in ended)
+
+
+def quantiles(waits: list[float]) -> Figures:
     cuts = statistics.quantiles(waits, n=100, method="inclusive")
     return {"p50_ms": cuts[49], "p95_ms": cuts[94], "p99_ms": cuts[98], "max_ms": max(waits)}
 
@@ -168,10 +187,10 @@ class Workload:
     heavy: bool = False
 
     def applies(self, subject: Subject) -> bool:
+        if subject.only is not None:
+            return self.name in subject.only
         if self.name == "W9":
             return subject.steps is not None
-        if subject.steps_only:
-            return False
         if self.name == "W6":
             return subject.backend != "redis"
         if self.name == "W7":

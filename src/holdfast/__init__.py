@@ -23,6 +23,7 @@ from holdfast.engine.retry import Backoff, Retry, can_retry, retry_after
 from holdfast.engine.states import State
 from holdfast.engine.steps import Progress, Step
 from holdfast.engine.trace import Trace
+from holdfast.engine.version import __version__
 from holdfast.errors import EventTimeout, HoldfastError, StepFailed, StepsChanged
 from holdfast.features.agents.model import Agent
 from holdfast.features.approvals.model import Approval
@@ -32,7 +33,7 @@ from holdfast.features.dead_letters.model import DeadLetterGroup, Operation
 from holdfast.features.events.model import SentEvent, Subscription
 from holdfast.features.health.model import Health
 from holdfast.features.jobs.handle import Handle
-from holdfast.features.jobs.views import Why
+from holdfast.features.jobs.model import Why
 from holdfast.features.jobs.why_reasons import Reason
 from holdfast.features.limits.model import Limit, Pause, Reservation
 from holdfast.features.payloads.model import PayloadPolicy
@@ -42,14 +43,13 @@ from holdfast.features.webhooks.model import Webhook
 from holdfast.features.workflows.model import Workflow, WorkflowFailure, WorkflowStatus
 from holdfast.features.workflows.run import WorkflowPlan, WorkflowRun
 from holdfast.kind import Kind
+from holdfast.outgoing import EgressPolicy
 from holdfast.steps.approvals import ApprovalNotice, Decision
 from holdfast.steps.driver import step_key
 from holdfast.steps.values import AppEvent
 from holdfast.stores.requests import SentResult
 from holdfast.telemetry.logs import configure_logging
-from holdfast.telemetry.tracing import current_trace, outgoing_headers, trace_from
-
-__version__ = "0.1.0"
+from holdfast.telemetry.observers import current_trace, outgoing_headers, trace_from
 
 __all__ = [
     "Agent",
@@ -65,6 +65,7 @@ __all__ = [
     "Context",
     "DeadLetterGroup",
     "Decision",
+    "EgressPolicy",
     "EndInfo",
     "EnqueueInfo",
     "Event",

@@ -14,8 +14,10 @@ from pathlib import Path
 from holdfast.errors import InvalidSetting
 
 URL_VARIABLE = "HOLDFAST_URL"
+READ_URL_VARIABLE = "HOLDFAST_READ_URL"
 TENANT_VARIABLE = "HOLDFAST_TENANT"
 LOG_DIR_VARIABLE = "HOLDFAST_LOG_DIR"
+VERSION_VARIABLE = "HOLDFAST_APP_VERSION"
 STRICT_VARIABLE = "HOLDFAST_STRICT"
 ARTIFACTS_VARIABLE = "HOLDFAST_ARTIFACTS"
 KEYS_VARIABLE = "HOLDFAST_KEYS"
@@ -46,6 +48,11 @@ def database_url(given: str | None, environment: Mapping[str, str] = os.environ)
     return url
 
 
+def read_url(environment: Mapping[str, str] = os.environ) -> str:
+    """Return ``HOLDFAST_READ_URL``, or nothing."""
+    return environment.get(READ_URL_VARIABLE, "").strip()
+
+
 def service_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
     """Return the URL of the HTTP service: the argument, or ``HOLDFAST_API_URL``. Raises ``InvalidSetting``."""
     url = given or environment.get(SERVICE_URL_VARIABLE, "")
@@ -61,6 +68,11 @@ def service_url(given: str | None, environment: Mapping[str, str] = os.environ) 
 def service_token(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
     """Return the API token: the argument, or ``HOLDFAST_API_TOKEN``."""
     return environment.get(SERVICE_TOKEN_VARIABLE, "").strip() if given is None else given
+
+
+def application_version(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the version of the application, if ``HOLDFAST_APP_VERSION`` is set."""
+    return environment.get(VERSION_VARIABLE, "").strip() or None
 
 
 def is_strict(environment: Mapping[str, str] = os.environ) -> bool:

@@ -20,17 +20,16 @@ from holdfast.engine.payload import encode
 from holdfast.engine.steps import RESERVED, Progress
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting, StaleLease
-from holdfast.features.jobs.facts import Facts
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.retention.model import check_cost
 from holdfast.features.workflows.model import ParentResult
 from holdfast.features.workflows.run import Extension, Results, aextend_workflow, extend_workflow
 from holdfast.steps.calls import AwaitedCalls, BlockingCalls, Checkpoints, SyncCheckpoints
-from holdfast.steps.handler_run import HandlerRun
+from holdfast.steps.handler_run import Facts, HandlerRun
 from holdfast.steps.transaction import AsyncTransaction, Transaction
 from holdfast.stores.flow import Flow
 from holdfast.stores.session import Session
-from holdfast.telemetry import tracing
+from holdfast.telemetry import observers
 from holdfast.telemetry.job_log import JobLog
 from holdfast.worker.shutdown import Stop
 
@@ -223,7 +222,7 @@ class Context(AwaitedCalls, BaseContext):
         key is private to this job.
         """
         call = self._child(kind, args, options)
-        return await self._run.session.aenqueue(call.spec, call.tenant, call.decode, call.connection)
+        return await call.aenqueue(self._run.session)
 
     async def scheduled_at(self) -> datetime | None:
         """Return the scheduled time for which this job, or its workflow, was created; None without a schedule.
@@ -315,7 +314,7 @@ class SyncContext(BlockingCalls, BaseContext):
         key is private to this job.
         """
         call = self._child(kind, args, options)
-        return self._run.session.enqueue(call.spec, call.tenant, call.decode, call.connection)
+        return call.enqueue(self._run.session)
 
     def scheduled_at(self) -> datetime | None:
         """Return the scheduled time for which this job, or its workflow, was created; None without a schedule.
@@ -393,7 +392,7 @@ def current() -> AnyContext | None:
     if lazy is None:
         return None
     context = lazy.get()
-    return SyncContext(context._run) if isinstance(context, Context) and not _on_a_loop() else context
+    return SyncContext(context._run) if isinstance(context, Context) and not on_a_loop() else context
 
 
 def current_run() -> HandlerRun | None:
@@ -402,7 +401,7 @@ def current_run() -> HandlerRun | None:
     return None if lazy is None else lazy.get()._run
 
 
-def _on_a_loop() -> bool:
+def on_a_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -414,4 +413,4 @@ def enter(context: LazyContext, claim: Claim, client: Session) -> None:
     """Bind the context, and the tenant of its job, to this task or thread. The binding ends with it."""
     _current.set(context)
     client.belong_to(claim.tenant)
-    tracing.bind(claim.id, claim.tags)
+    observers.bind(claim.id, claim.tags)

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 __all__ = [
     "Conflict",
@@ -112,9 +112,9 @@ FIXES: Final = {
     "artifacts_away": "Check that the folder or bucket exists and that this user may write to it.",
     "redirected": "Use the address of the redirect.",
     "tenant_full": "Enqueue again later, or raise the limit: holdfast tenants set NAME --max-pending N",
-    "kind_unregistered": "Register it: holdfast kinds add NAME; or all of an app: holdfast kinds register MODULE:APP",
+    "kind_unregistered": "Register it: holdfast kinds set NAME; or all of an app: holdfast kinds register MODULE:APP",
     "agent_unregistered": "Register it: holdfast agents set NAME",
-    "event_type_unregistered": "Register it: holdfast event-types add NAME",
+    "event_type_unregistered": "Register it: holdfast event-types set NAME",
     "event_data_invalid": "Send data that fits the schema: holdfast event-types show NAME",
     "key_required": "Pass an idempotency key: using(key=…), --key.",
     "executor_required": "Name an executor: using(executor=…), --executor.",
@@ -248,6 +248,9 @@ class StepsChanged(HoldfastError):
     """The handler's steps differ from those that the job has completed."""
 
     default_code = "steps_changed"
+
+    steps: tuple[dict[str, Any], ...] = ()
+    """The recorded calls and those that the handler has made, by number."""
 
 
 class StepFailed(HoldfastError):

@@ -8,26 +8,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from holdfast import context
 from holdfast.engine.hints import ATTRIBUTES, OPTIONS, check_options, no_attribute, option_hint
 from holdfast.engine.ids import parse_id
-from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec, References
+from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Enqueued, JobSpec, References
+from holdfast.engine.job_options import EnqueueOptions
 from holdfast.engine.names import check_name, content_hash
 from holdfast.engine.order import check_priority
 from holdfast.engine.payload import decode
-from holdfast.engine.retry import Retry, as_policy, as_stored_policy
-from holdfast.engine.times import instant_or_none
+from holdfast.engine.retry import as_policy, as_stored_policy
+from holdfast.engine.times import instant
 from holdfast.engine.trace import Trace, retagged
-from holdfast.engine.units import Duration, seconds
-from holdfast.errors import InvalidArguments, InvalidSetting
+from holdfast.engine.units import seconds
+from holdfast.errors import Conflict, InvalidArguments, InvalidSetting, NotFound, Refused
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.limits.model import uses
 from holdfast.features.payloads.model import NO_RULE, Effective
 from holdfast.steps.approvals import ApprovalOptions
 from holdfast.steps.signature import Signature
-from holdfast.stores.ids import new_id
+from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
 
@@ -36,75 +37,66 @@ R = TypeVar("R")
 
 PAYLOAD_LIMIT = 1_048_576
 
-RetryAs = Literal["new_job"]
 
-
-class Options(TypedDict, total=False):
+class Options(EnqueueOptions, total=False):
     """Options of one job: ``send.using(delay="5m").enqueue(…)``, ``app.enqueue("send", …, priority=5)``."""
 
-    delay: Duration
-    """Start no earlier than this long from now, by the database's clock: seconds, a timedelta, or ``"1h30m"``."""
-    run_at: datetime
-    """Start no earlier than this time, which needs a time zone. Not together with ``delay``."""
-    deadline: datetime | Duration
-    """End the job as failed if it has not started by this time, or within this duration from now."""
-    queue: str
-    """The queue; workers serve queues. By default ``default``."""
-    priority: int
-    """From -32768 to 32767; jobs with a higher priority start first. By default 0."""
-    key: str
-    """Idempotency key: the tenant has at most one job of this kind with this key, ever. Enqueuing again returns it."""
-    dedupe: Dedupe
-    """Compare the arguments with those of other jobs of the kind: ``"skip"`` adds no job while an equal one is active,
-    ``"coalesce"`` while an equal one has not started."""
-    tags: Sequence[str]
-    """Labels to filter jobs by."""
     tenant: str
     """The tenant. By default the app's; inside a handler, the tenant of the running job."""
-    parent: str
-    """The id of the parent job. Inside a handler, by default the running job."""
-    correlation_id: str
-    """An id that related jobs share. By default the parent's, or the parent's id."""
-    causation_id: str
-    """The id of the event or request that caused the job; stored with it."""
     workflow_id: str
     """The workflow that the job belongs to. By default the parent's."""
-    external_ref: str
-    """An identifier of yours, stored with the job."""
-    agent: str
-    """The named owner of the job. A registered agent adds its policy and limits (``app.agents``)."""
-    executor: str
-    """The label of the workers that may run the job."""
-    limit_key: str | None
-    """A key to limit by, such as a customer's id (``app.limits``)."""
-    resources: Sequence[str]
-    """Named resources that the job uses while it runs (``app.limits``, ``app.reservations``)."""
-    retry: Retry | str
-    """The retry policy, or the name of a preset."""
-    retry_as: RetryAs
-    """With ``"new_job"``, each retry is a separate job."""
     enqueued_by: str
     """Recorded as the caller. By default the app's setting; inside a handler ``job <id>``."""
-    source_ref: str
-    """URI of the input."""
-    target_ref: str
-    """URI of the output."""
-    payload_ref: str
-    """URI of a payload that is stored elsewhere."""
     trace: str
     """A W3C traceparent to use instead of the current trace. A malformed one is ignored."""
     connection: object
     """Your own database connection. The job exists if your transaction commits."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prepared(Generic[R]):
     """A call whose arguments are checked and which is not enqueued yet, for ``app.enqueue_many``."""
 
-    spec: JobSpec
+    made: JobSpec | None
     tenant: str
     decode: Callable[[Any], R]
     connection: object | None = None
+    payload: str = ""
+    shared: Mapping[str, Any] | None = None
+    """With the payload, what ``spec`` is made of when it is read. Bulk enqueues need only the payload."""
+    id: str | None = None
+
+    @property
+    def spec(self) -> JobSpec:
+        if self.made is None:
+            self.made = JobSpec(id=self.id or new_id(), payload=self.payload, **self.shared or {})
+        return self.made
+
+    def enqueue(self, session: Session) -> Handle[R]:
+        return self.accepted(session.enqueue([self.spec], self.tenant, self.connection), session)
+
+    async def aenqueue(self, session: Session) -> Handle[R]:
+        return self.accepted(await session.aenqueue([self.spec], self.tenant, self.connection), session)
+
+    def accepted(self, results: Sequence[Enqueued], session: Session) -> Handle[R]:
+        """Return the handle of the one job; raise if it was refused."""
+        (result,) = results
+        if result.created:
+            return self.handle(result, session)
+        if result.reason == "idempotency_conflict":
+            raise Conflict(
+                f"job {result.id} was enqueued under this key with another payload",
+                code="idempotency_conflict",
+                fix="Use another key, or the same arguments.",
+            )
+        if result.reason == "parent_not_found":
+            raise NotFound("the parent job does not exist in this tenant", code="parent_not_found")
+        if result.id is None:
+            raise Refused(result.detail or "the job was refused", code=result.reason)
+        return self.handle(result, session)
+
+    def handle(self, result: Enqueued, session: Session) -> Handle[R]:
+        return Handle(result.id or "", self.tenant, result.created, result.reason, session, self.decode, result.detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +145,8 @@ class Kind(Generic[P, R]):
 
         ``Options`` lists them. Raises ``InvalidSetting`` for an unknown option.
         """
-        check_options(options, Options.__annotations__)
+        if not options.keys() <= Options.__annotations__.keys():
+            check_options(options, Options.__annotations__)
         self._check_options(options)
         retry_given = self._retry_given or "retry" in options
         return dataclasses.replace(self, defaults={**self.defaults, **options}, _retry_given=retry_given)
@@ -182,8 +175,7 @@ class Kind(Generic[P, R]):
         Raises ``InvalidArguments`` or ``InvalidPayload`` if the arguments do not fit; ``Conflict`` if a job with the
         same ``key`` and another payload exists; ``Refused`` if a rule forbids the job.
         """
-        prepared = self.prepare(*args, **kwargs)
-        return self._session.enqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
+        return self.prepare(*args, **kwargs).enqueue(self._session)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue a job without blocking the event loop; see ``enqueue``."""
@@ -191,7 +183,7 @@ class Kind(Generic[P, R]):
             prepared = await asyncio.to_thread(self.prepare, *args, **kwargs)
         else:
             prepared = self.prepare(*args, **kwargs)
-        return await self._session.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
+        return await prepared.aenqueue(self._session)
 
     def handle(self, job_id: str) -> Handle[R]:
         """Return the handle of an existing job of this kind. It reads nothing until you call it."""
@@ -207,6 +199,10 @@ class Kind(Generic[P, R]):
         except InvalidArguments as error:
             raise self._explained(error, kwargs) from None
         shared = self._shared_fields
+        if plain and shared and context.current_run() is None:
+            tenant = self.defaults.get("tenant", self._session.tenant)
+            connection = self.defaults.get("connection")
+            return Prepared(None, tenant, self._signature.unpack_result, connection, payload, shared)
         if not shared or context.current_run() is not None:
             retry_given = self._overrides_agent_retry(self._retry_given)
             spec, tenant = make_spec(self.name, payload, self.defaults, self._session, retry_given)
@@ -262,8 +258,8 @@ def make_spec(
     dedupe = options.get("dedupe")
     if dedupe not in (None, "skip", "coalesce"):
         raise InvalidSetting(f"dedupe must be skip or coalesce, not {dedupe!r}", code="invalid_dedupe")
-    delay, deadline = options.get("delay"), options.get("deadline")
-    at = deadline is None or isinstance(deadline, datetime)
+    delay, run_at, deadline = options.get("delay"), options.get("run_at"), options.get("deadline")
+    limit_key, resources = options.get("limit_key"), options.get("resources", ())
     spec = JobSpec(
         id=new_id(),
         kind=kind,
@@ -271,9 +267,9 @@ def make_spec(
         queue=check_name(options.get("queue", DEFAULT_QUEUE), "queue"),
         priority=check_priority(options.get("priority", 0)),
         delay=None if delay is None else seconds(delay, "delay"),
-        run_at=instant_or_none(options.get("run_at"), "run_at"),
-        deadline_at=instant_or_none(deadline, "deadline") if at else None,
-        deadline_in=None if at else seconds(deadline, "deadline"),
+        run_at=None if run_at is None else instant(run_at, "run_at"),
+        deadline_at=instant(deadline, "deadline") if isinstance(deadline, datetime) else None,
+        deadline_in=None if deadline is None or isinstance(deadline, datetime) else seconds(deadline, "deadline"),
         retry=as_policy(options.get("retry", DEFAULT_RETRY)),
         retry_given=retry_given,
         retry_as=check_retry_as(options.get("retry_as")),
@@ -288,7 +284,7 @@ def make_spec(
         parent_id=None if parent_id is None else parse_id(parent_id),
         workflow_id=None if options.get("workflow_id") is None else parse_id(options.get("workflow_id")),
         external_ref=_text(options.get("external_ref"), "external_ref"),
-        uses=uses(options.get("limit_key"), options.get("resources", ())),
+        uses=() if limit_key is None and resources == () else uses(limit_key, resources),
         references=_references(options),
         enqueued_by=_text(options.get("enqueued_by"), "enqueued_by")
         or (f"job {parent.claim.id}" if parent else client.actor),

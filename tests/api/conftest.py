@@ -11,9 +11,9 @@ import pytest_asyncio
 from fastapi import FastAPI
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.features.tokens.model import scopes_of
-from holdfast.server.api import close_background
-from holdfast.server.app import make_service
+from holdfast.server.app import close_background, make_service
 from holdfast.server.auth import Identity, at_this_machine
 from tests.app.conftest import app, new_app
 
@@ -36,7 +36,7 @@ def client_of(app: App, *, role: str | None = None, tenant: str = "default") -> 
     else:
         known = Identity(f"a {role}", tenant, scopes_of([role]))
         authenticate = lambda _: known  # noqa: E731
-    app._session.make_ready()
+    session_of(app).make_ready()
     return ServiceClient(make_service(app, authenticate=authenticate))
 
 
@@ -55,6 +55,6 @@ class ServiceClient(httpx2.AsyncClient):
 
 @pytest.fixture
 def anonymous(app: App) -> httpx2.AsyncClient:
-    app._session.make_ready()
+    session_of(app).make_ready()
     service = make_service(app, authenticate=lambda _: None)
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE)

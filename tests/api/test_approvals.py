@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.server.app import make_service
 from tests.api.conftest import HERE, client_of
 
@@ -57,7 +58,7 @@ async def test_approval_is_decided_by_users_and_by_token_once(app: App) -> None:
             "token"
         ]
         old = (await admin.post(f"{APPROVALS}/{approval}/token", json={"expires_in": "1s"})).json()["token"]
-        app._session.run(app._session.store.clock.set(timedelta(minutes=1), None))
+        session_of(app).run(session_of(app).store.clock.set(timedelta(minutes=1), None))
     service = make_service(app, authenticate=lambda _: None)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as anybody:
         link = f"/api/v1/approvals/by-token/{token}"
@@ -101,7 +102,7 @@ async def test_expired_approval_cannot_be_decided_by_any_route(app: App) -> None
     approval = app.approvals.list()[0].id
     token = app.approvals.issue_token(approval, person="bob")
     other = app.approvals.issue_token(approval)
-    app._session.run(app._session.store.clock.set(timedelta(hours=2), None))
+    session_of(app).run(session_of(app).store.clock.set(timedelta(hours=2), None))
     decision = {"verdict": "approve", "comment": "late"}
 
     async def tried(admin: httpx2.AsyncClient, anybody: httpx2.AsyncClient) -> list[httpx2.Response]:

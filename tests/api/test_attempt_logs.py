@@ -111,7 +111,7 @@ async def test_sealed_and_restricted_logs_are_not_shown(new_app: NewApp, monkeyp
     def sealed(ctx: holdfast.SyncContext) -> None:
         ctx.log.info("canary-1")
 
-    @app.job(rules=PayloadPolicy(restricted=True))
+    @app.job(payload_rules=PayloadPolicy(restricted=True))
     def secret(ctx: holdfast.SyncContext) -> None:
         ctx.log.info("canary-2")
 

@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.features.tokens.model import scopes_of
 from holdfast.server.app import make_service
 from holdfast.server.auth import Identity, at_this_machine
@@ -58,7 +59,7 @@ async def test_request_from_another_site_is_refused(http: httpx2.AsyncClient, he
 async def test_service_works_mounted_below_a_path(app: App) -> None:
     from starlette.applications import Starlette
 
-    app._session.make_ready()
+    session_of(app).make_ready()
     outer = Starlette()
     outer.mount("/deep/jobs", make_service(app, authenticate=at_this_machine(app)))
     transport = httpx2.ASGITransport(outer)
@@ -89,7 +90,7 @@ async def test_cross_site_requests_are_refused_for_any_authentication(app: App) 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_process_metrics_are_hidden_from_users_of_one_tenant(app: App) -> None:
     """Process metrics name kinds and queues of every tenant, so one tenant's user must not see them."""
-    app._session.make_ready()
+    session_of(app).make_ready()
     shown = {}
     for whose, whole in (("acme", False), ("acme", True), ("*", False)):
         known = Identity("ada", whose, scopes_of(["viewer"]), ambient=True, whole=whole)

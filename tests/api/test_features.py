@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.features.limits.model import ReservationRequest
 from holdfast.stores.artifacts import open_artifacts
 from tests.api.conftest import client_of
@@ -63,12 +64,12 @@ async def test_schedules_and_templates(api: Api) -> None:
     edited = await api("PATCH", "/schedules/nightly", {"timing": "0 4 * * *", "priority": 9})
     assert (edited["timing"], edited["options"]) == ("0 4 * * *", {"priority": 9})
     assert (await api("PATCH", "/schedules/nightly", {"priority": None}))["options"] == {}
-    times = (await api("GET", "/schedules/nightly/next", count=3))["items"]
+    times = (await api("GET", "/schedules/nightly/preview", count=3))["items"]
     assert [each["local"][11:16] for each in times] == ["04:00"] * 3
     assert (await api("POST", "/schedules/nightly/pause"))["state"] == "paused"
     assert [each["name"] for each in (await api("GET", "/schedules", state="paused"))["items"]] == ["nightly"]
     assert (await api("POST", "/schedules/nightly/resume"))["state"] == "active"
-    ran = (await api("POST", "/schedules/nightly/run-now", status=201))["job_id"]
+    ran = (await api("POST", "/schedules/nightly/run", status=201))["job_id"]
     assert (await api("GET", f"/jobs/{ran}"))["made_from"]["schedule"] == "nightly"
     assert (await api("GET", "/schedules/nightly/history"))["items"][0]["job_id"] == ran
     await api("DELETE", "/schedules/nightly", status=204)
@@ -102,7 +103,7 @@ async def test_workflows_operations_and_dead_letters(app: App, api: Api) -> None
     assert (await api("POST", "/workflows", circle, 422))["code"] == "workflow_cycle"
     more = {"nodes": [{"name": "c", "kind": "good"}], "edges": [{"parent": "b", "child": "c"}]}
     await api("POST", f"/workflows/{started['id']}/jobs", more, 201)
-    graph = await api("GET", f"/workflows/{started['id']}")
+    graph = await api("GET", f"/workflows/{started['id']}/graph")
     assert (graph["workflow"]["status"], len(graph["nodes"]), len(graph["edges"])) == ("active", 3, 2)
     assert [each["id"] for each in (await api("GET", "/workflows", over=False))["items"]] == [started["id"]]
     assert (await api("POST", f"/workflows/{started['id']}/cancel", {"reason": "no"}))["jobs"] == 3
@@ -170,22 +171,24 @@ async def test_agents_limits_retention_rules_pauses_and_tenants(app: App, api: A
     assert (await api("GET", "/payload-rules"))["items"] == []
 
     paused = {"kind": "mail", "reason": "SMTP is down", "until": "1h", "refuse_enqueue": True}
-    assert (await api("POST", "/pauses", paused))["tenant"] == "default"
+    assert (await api("PUT", "/pauses", paused))["tenant"] == "default"
     refused = await api("POST", "/jobs", {"kind": "mail"}, 503)
     assert (refused["code"], "SMTP is down" in refused["reason"]) == ("paused", True)
     assert 3_500 < int(api.headers["retry-after"]) <= 3_600
     assert [each["scope"] for each in (await api("GET", "/pauses"))["items"]] == ["kind"]
-    await api("POST", "/pauses/resume", {"kind": "mail"}, 204)
-    assert (await api("POST", "/pauses/resume", {"kind": "mail"}, 404))["code"] == "not_paused"
+    await api("DELETE", "/pauses", status=204, kind="mail")
+    assert (await api("DELETE", "/pauses", status=404, kind="mail"))["code"] == "not_paused"
 
     assert (await api("PUT", "/tenants/default", {"max_pending": 1, "title": "us"}))["max_pending"] == 1
     await api("POST", "/jobs", {"kind": "mail"}, 201)
     assert (await api("POST", "/jobs", {"kind": "mail"}, 429))["code"] == "tenant_full"
     assert (await api("GET", "/tenants/default"))["pending"] == 1
     assert [each["name"] for each in (await api("GET", "/tenants"))["items"]] == ["default"]
-    assert (await api("GET", "/tenants/fair"))["fair"] == ["*"]
-    assert (await api("POST", "/tenants/fair", {"on": False, "queue": "mail"}))["fair"] == ["*", "-mail"]
-    assert (await api("GET", "/tenants/fair"))["fair"] == ["*", "-mail"]
+    assert (await api("GET", "/tenants/fair-queues"))["fair_queues"] == ["*"]
+    off = {"on": False, "queue": "mail"}
+    assert (await api("PUT", "/tenants/fair-queues", off))["fair_queues"] == ["*", "-mail"]
+    assert (await api("GET", "/tenants/fair-queues"))["fair_queues"] == ["*", "-mail"]
+    assert (await api("GET", "/tenants/registered-only")) == {"registered_only": False}
     assert (await api("GET", "/tenants/pins"))["items"] == []
     assert (await api("PUT", "/tenants/default", {"max_pending": 0, "max_running": 0}))["max_pending"] == 0
     await api("DELETE", "/tenants/default", status=204)
@@ -193,15 +196,15 @@ async def test_agents_limits_retention_rules_pauses_and_tenants(app: App, api: A
 
 @pytest.mark.req("JF-14", "DP-6", "DP-12", "HK-5", "HF-4", "CX-4")
 async def test_subscriptions_events_executors_reservations_usage_and_audit(app: App, api: Api) -> None:
-    made = {"name": "receipts", "on": "order.paid", "kind": "receipt", "payload": {"order": "$.data.order"}}
-    assert (await api("POST", "/subscriptions", made, 201))["name"] == "receipts"
-    assert (await api("POST", "/subscriptions", made, 409))["code"] == "subscription_exists"
+    made = {"on": "order.paid", "kind": "receipt", "payload": {"order": "$.data.order"}}
+    assert (await api("PUT", "/subscriptions/receipts", made))["name"] == "receipts"
+    assert (await api("PUT", "/subscriptions/receipts", {**made, "queue": "slow"}))["job_options"]["queue"] == "slow"
     sent = await api("POST", "/events", {"name": "order.paid", "data": {"order": 7}, "key": "o-7"}, 201)
     assert (await api("POST", "/events", {"name": "order.paid", "data": {"order": 7}, "key": "o-7"}, 201)) == {
         **sent,
         "created": False,
     }
-    assert (await api("GET", "/subscriptions/receipts"))["behind"] == 1
+    assert (await api("GET", "/subscriptions/receipts/behind"))["behind"] == 1
     await asyncio.to_thread(app.run_worker, burst=True)
     await asyncio.to_thread(app.tick, limit=1)
     delivered = (await api("GET", "/subscriptions/receipts/deliveries"))["items"]
@@ -253,8 +256,8 @@ async def test_subscriptions_events_executors_reservations_usage_and_audit(app: 
     ):
         assert (await api("PUT", f"/reservations/{next_one}", invalid, 422))["code"] == code
     assert (await api("PUT", "/reservations/mine", {}, 422))["code"] == "invalid_id"
-    app._session.run(
-        app._session.store.reservations.set(ReservationRequest(OTHER_TENANTS, "queue", "q", 60), "eve", "acme")
+    session_of(app).run(
+        session_of(app).store.reservations.set(ReservationRequest(OTHER_TENANTS, "queue", "q", 60), "eve", "acme")
     )
     for method, document in (("PUT", {"queue": "q"}), ("GET", None), ("DELETE", None)):
         refused = await api(method, f"/reservations/{OTHER_TENANTS}", document, 404)
@@ -262,7 +265,7 @@ async def test_subscriptions_events_executors_reservations_usage_and_audit(app: 
     gone = "01900000-0000-7000-8000-000000000000"
     assert (await api("DELETE", f"/reservations/{gone}", status=404))["code"] == "reservation_not_found"
 
-    await api("POST", "/usage/count", status=204)
+    await api("POST", "/usage/count")
     sums = (await api("GET", "/usage", by=["kind"], since="2020-01-01"))["items"]
     assert {each["kind"]: each["enqueued"] for each in sums}["mail"] == 1
     assert (await api("GET", "/health"))["verdict"] in ("ok", "warn", "critical")
@@ -276,7 +279,8 @@ async def test_subscriptions_events_executors_reservations_usage_and_audit(app: 
     await asyncio.to_thread(app.audit.seal)
     checked = await api("GET", "/audit/verify")
     assert (checked["report"]["ok"], checked["next"]) == (True, None)
-    assert (await api("GET", "/audit/anchor")).count(":") >= 1
+    anchor = await api("GET", "/audit/anchor")
+    assert anchor["anchor"] == f"{anchor['number']}:{anchor['digest']}"
     job = app.jobs.list(limit=1)[0].id
     assert {each["state"] for each in (await api("GET", f"/audit/jobs/{job}"))["items"]} == {"sealed"}
 
@@ -351,12 +355,12 @@ async def test_archives_over_http(app: App, tmp_path: Path, monkeypatch: pytest.
         return read(ref, tenant=tenant)
 
     monkeypatch.setattr(files, "file", noted)
-    job_id = put_one(app._store)
-    settle(app._store, take(app._store))
+    job_id = put_one(session_of(app).store)
+    settle(session_of(app).store, take(session_of(app).store))
     async with client_of(app) as http:
         body = {"clean_after": 3600, "archive": True}
         assert (await http.put("/api/v1/retention", json=body)).json()["archive"]
-        forward(app._store, 4000)
+        forward(session_of(app).store, 4000)
         assert (await http.post("/api/v1/archives/run")).json() == {"jobs": 1, "archives": 1}
         (archive,) = (await http.get("/api/v1/archives")).json()["items"]
         assert (archive["jobs"], archive["last_job"]) == (1, job_id)

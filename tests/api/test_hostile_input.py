@@ -15,6 +15,7 @@ import pytest
 from starlette.requests import HTTPConnection
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
 from tests.api.conftest import HERE, client_of
@@ -28,7 +29,7 @@ HOSTILE = ("a\x00b", "'; drop table job; --", "\U0001d4b3\u202e<script>", "9" * 
 @pytest.mark.req("JF-14", "DP-3")
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 async def test_hostile_parameters_of_every_route_get_a_code(app: App) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     service = make_service(app, authenticate=lambda _: None)
     paths = service.openapi()["paths"]
     requests = 0
@@ -87,7 +88,7 @@ def example_of(schema: dict[str, Any], document: dict[str, Any]) -> Any:
 @pytest.mark.req("JF-14", "DP-3")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_text_that_cannot_be_stored_is_refused_in_every_body(app: App) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     document, requests = make_service(app, authenticate=lambda _: None).openapi(), 0
     async with client_of(app, role="admin", tenant="acme") as http:
         for path, methods in document["paths"].items():
@@ -136,7 +137,7 @@ async def test_bad_jobs_of_a_batch_are_refused_by_their_place(app: App) -> None:
 async def test_internal_error_reveals_nothing(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     caplog.set_level(logging.WARNING, "httpx2")  # the client logs URLs at a lower level
 
     def broken(*_: object) -> None:
@@ -166,7 +167,7 @@ async def test_internal_error_reveals_nothing(
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_no_cookie_with_a_backslash_is_parsed(app: App) -> None:
     """`http.cookies` takes seconds for 60 KiB of escaped quotes; other cookies reach `authenticate` as they are."""
-    app._session.make_ready()
+    session_of(app).make_ready()
     seen: list[dict[str, str]] = []
 
     def authenticate(connection: HTTPConnection) -> None:

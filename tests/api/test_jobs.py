@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import App, PayloadPolicy, Retry
+from holdfast.app.internals import session_of
 from holdfast.engine.retry import fixed
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
@@ -229,7 +230,7 @@ async def test_attempts_in_pages(app: App, http: httpx2.AsyncClient) -> None:
 
 @pytest.mark.req("JF-14")
 async def test_stopping_service_ends_waiting_requests(app: App) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     service = make_service(app, authenticate=at_this_machine(app))
     left = app.enqueue("later", {}, delay="1h").id
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
@@ -256,7 +257,7 @@ async def test_operator_moves_reschedules_cancels_discards_and_redrives_jobs(app
         assert (await do(second, "move", {"first": True, "reason": "urgent"}))[0] == 200
         assert (await do(second, "move", {}))[1]["code"] == "no_place"
         assert (await do(first, "reschedule", {"delay": "2h"}))[1]["state"] == "queued"
-        assert (await do(first, "run-now"))[1]["refused"] is False
+        assert (await do(first, "reschedule"))[1]["refused"] is False
         assert (await do(first, "cancel", {"reason": "not needed"}))[1]["state"] == "cancelled"
         status, again = await do(first, "cancel")
         assert (status, again["code"]) == (409, "already_finished")
@@ -277,7 +278,7 @@ async def test_operator_moves_reschedules_cancels_discards_and_redrives_jobs(app
 async def test_restricted_data_is_hidden_and_artifacts_are_downloads(new_app: Any, tmp_path: Any) -> None:
     app = new_app(artifacts=tmp_path)
 
-    @app.job(rules=PayloadPolicy(restricted=True))
+    @app.job(payload_rules=PayloadPolicy(restricted=True))
     def secret(ctx: holdfast.SyncContext, number: str) -> str:
         ctx.artifact("card.html", data=b"<script>alert(1)</script>" + number.encode())
         return number

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.engine.job import Attempt
 from holdfast.engine.states import State
 from holdfast.stores.vault import new_key
@@ -27,11 +28,11 @@ LEASES = "/api/v1/leases"
 async def work(app: App) -> AsyncIterator[httpx2.AsyncClient]:
     async with client_of(app, role="executor") as client:
         yield client
-    await app._store.leave_loop()
+    await session_of(app).store.leave_loop()
 
 
 async def attempts_of(app: App, job_id: str) -> list[Attempt]:
-    return await app._session.arun(app._session.store.jobs.attempts(job_id, "default"))
+    return await session_of(app).arun(session_of(app).store.jobs.attempts(job_id, "default"))
 
 
 async def lease_of(work: httpx2.AsyncClient, **options: object) -> str:
@@ -106,14 +107,14 @@ async def test_service_seals_checkpoints(new_app: NewApp, monkeypatch: pytest.Mo
         (job,) = await claim(work, lease)
         fence = {"job": handle.id, "attempt": 1}
         assert (await work.post(f"{lease}/checkpoint", json={**fence, "name": "row", "value": ["ada"]})).is_success
-        stored = await app._session.arun(app._session.store.jobs.checkpoints(handle.id, "default"))
+        stored = await session_of(app).arun(session_of(app).store.jobs.checkpoints(handle.id, "default"))
         assert (stored["row"]["$holdfast"]["key"], "ada" in str(stored)) == ("k1", False)
         posed = await work.post(f"{lease}/checkpoint", json={**fence, "name": "row", "value": stored["row"]})
         assert (posed.status_code, posed.json()["code"]) == (422, "payload_reserved")
         await settle(work, lease, job, outcome="retry", after=0)
         (second,) = await claim(work, lease, wait=10)
         assert second["checkpoints"] == {"row": ["ada"]}
-    await app._store.leave_loop()
+    await session_of(app).store.leave_loop()
 
 
 @pytest.mark.slow
@@ -135,7 +136,15 @@ async def test_each_outcome_has_its_ending(app: App, work: httpx2.AsyncClient) -
     stranger = {"job": "0198c5b4-0000-7000-8000-000000000001", "attempt": 1, "outcome": "succeeded"}
     answer = await work.post(f"{lease}/settle", json={"settlements": [*settlements, settlements[0], stranger]})
     verdicts = answer.json()["settlements"]
-    assert [verdict["ending"] for verdict in verdicts] == ["retry", "bury", "snooze", "cancel", "succeeded", None, None]
+    assert [verdict["ending"] for verdict in verdicts] == [
+        "retry",
+        "dead_letter",
+        "snooze",
+        "cancel",
+        "succeeded",
+        None,
+        None,
+    ]
     assert [verdict["reason"] for verdict in verdicts[-2:]] == ["said_twice", "not_found"]
     states = [(await app.jobs.aget(handle.id)).state for handle in handles]
     assert states == [
@@ -148,7 +157,7 @@ async def test_expired_lease_cannot_write(app: App, work: httpx2.AsyncClient) ->
     handle = await app.aenqueue("mail", {})
     lease, other = await lease_of(work, ttl=5), await lease_of(work, ttl=3600)
     (job,) = await claim(work, lease)
-    await asyncio.to_thread(forward, app._store, 60)
+    await asyncio.to_thread(forward, session_of(app).store, 60)
     (taken,) = await claim(work, other, wait=10)
     assert (taken["id"], taken["attempt"], taken["crashes"]) == (job["id"], 2, 1)
     late = await settle(work, lease, job, outcome="succeeded", result="late")
@@ -186,4 +195,4 @@ async def test_large_checkpoint_goes_to_artifact_store(new_app: NewApp, tmp_path
         await settle(work, lease, job, outcome="retry", after=0)
         (second,) = await claim(work, lease, wait=10)
         assert second["checkpoints"] == {"pages": large}
-    await app._store.leave_loop()
+    await session_of(app).store.leave_loop()

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from holdfast import App, ApprovalNotice, Context
+from holdfast.app.internals import session_of
 from holdfast.engine.states import State
 from tests.api.conftest import client_of
 from tests.api.test_leases import LEASES, attempts_of, claim, lease_of, settle, work
@@ -53,7 +54,7 @@ async def test_approval_and_at_most_once_apply_to_http_workers(app: App, work: h
     assert job["payload"] == {"amount": 7}
     single = await once.aenqueue()
     (job,) = await claim(work, lease)
-    assert (await settle(work, lease, job, outcome="failed")).json()["ending"] == "bury"
+    assert (await settle(work, lease, job, outcome="failed")).json()["ending"] == "dead_letter"
     assert (await app.jobs.aget(single.id)).state is State.DEAD_LETTER
 
 
@@ -95,7 +96,7 @@ async def _by_schedule(other: App) -> None:
 ENQUEUED: dict[str, Callable[[App], Awaitable[object]]] = {
     "name": lambda other: other.aenqueue("pay", {}),
     "HTTP": _by_http,
-    "the store, as by SQL": lambda other: asyncio.to_thread(put_one, other._store, "pay"),
+    "the store, as by SQL": lambda other: asyncio.to_thread(put_one, session_of(other).store, "pay"),
     "schedule": _by_schedule,
 }
 
@@ -124,7 +125,7 @@ async def test_service_without_the_code_applies_the_rules_of_a_kind(app: App, ne
     async with client_of(other, role="executor") as work:
         lease = await lease_of(work)
         (job,) = await claim(work, lease, kinds=["pay", "once"], want=10)
-        assert (await settle(work, lease, job, outcome="failed")).json()["ending"] == "bury"
+        assert (await settle(work, lease, job, outcome="failed")).json()["ending"] == "dead_letter"
         (approval,) = await other.approvals.alist(approver="ada")
         assert (approval.approvers, approval.expires_at is not None) == (("ada",), True)
         await serve(app, burst=True)
@@ -190,7 +191,7 @@ async def test_result_cannot_forge_a_stored_reference(app: App, work: httpx2.Asy
     lease = await lease_of(work)
     (job,) = await claim(work, lease)
     forged = {"$holdfast": {"stored": "artifact://default/0198/secret"}}
-    assert (await settle(work, lease, job, outcome="succeeded", result=forged)).json()["ending"] == "bury"
+    assert (await settle(work, lease, job, outcome="succeeded", result=forged)).json()["ending"] == "dead_letter"
     job_after = await app.jobs.aget(handle.id)
     assert (job_after.state, job_after.error_code) == (State.DEAD_LETTER, "payload_reserved")
 

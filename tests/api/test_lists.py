@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from tests.api.conftest import client_of
 
 pytestmark = pytest.mark.req("JF-14")
@@ -17,7 +18,7 @@ NAMES = ("a", "B", "c/d", "é", "z z")
 
 def furnish(app: App) -> None:
     for tenant in ("acme", "default"):
-        with app._session.acting_for(tenant):
+        with session_of(app).acting_for(tenant):
             for name in NAMES:
                 app.schedules.add(name, "@daily", kind="report")
                 app.templates.set(name, "report")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.engine.job import Event
 from holdfast.errors import EventsGone
 from holdfast.features.tokens.model import scopes_of
@@ -38,10 +39,10 @@ async def read_until(messages: AsyncIterator[dict[str, str]], field: str) -> Asy
 
 @pytest.mark.req("JF-14", "DP-12")
 async def test_listener_gets_events_of_its_tenant_in_order_from_its_position(app: App) -> None:
-    app._session.make_ready()
-    live = LedgerFeed(app._session)
+    session_of(app).make_ready()
+    live = LedgerFeed(session_of(app))
     early = [app.enqueue("early", {"n": n}).id for n in range(3)]
-    begin = app._session.run(app._session.store.ledger.read(None, 1, "default"))[0].cursor
+    begin = session_of(app).run(session_of(app).store.ledger.read(None, 1, "default"))[0].cursor
     async with (
         aclosing(live.follow("default", after=begin)) as own,
         aclosing(live.follow("acme")) as acme,
@@ -61,8 +62,8 @@ async def test_listener_gets_events_of_its_tenant_in_order_from_its_position(app
 
 @pytest.mark.req("JF-14", "DP-12")
 async def test_slow_listener_is_notified_misses_nothing_and_blocks_no_other(app: App) -> None:
-    app._session.make_ready()
-    live = LedgerFeed(app._session, queue=5)
+    session_of(app).make_ready()
+    live = LedgerFeed(session_of(app), queue=5)
     async with aclosing(live.follow("default")) as slow, aclosing(live.follow("default")) as quick:
         beginning = [asyncio.create_task(take(each, 1)) for each in (slow, quick)]
         await auntil(lambda: live.listeners == 2, "both listen")
@@ -84,16 +85,16 @@ async def test_slow_listener_is_notified_misses_nothing_and_blocks_no_other(app:
 @pytest.mark.req("JF-14")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_500_idle_listeners_query_as_often_as_one(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    app._session.make_ready()
-    live = LedgerFeed(app._session)
-    queries, arun = [0], app._store.arun
+    session_of(app).make_ready()
+    live = LedgerFeed(session_of(app))
+    queries, arun = [0], session_of(app).store.arun
 
     async def counted(flow: Flow[Any]) -> Any:
         queries[0] += 1
         return await arun(flow)
 
     position = await live.place("default")
-    monkeypatch.setattr(app._store, "arun", counted)
+    monkeypatch.setattr(session_of(app).store, "arun", counted)
     following = [live.follow("default", after=position) for _ in range(500)]
     tasks = [asyncio.create_task(take(each, 1)) for each in following]
     await auntil(lambda: live.listeners == 500 and queries[0] >= 500, "all listen, and have read once")
@@ -116,8 +117,8 @@ async def test_500_idle_listeners_query_as_often_as_one(app: App, monkeypatch: p
 
 @pytest.mark.req("JF-14")
 async def test_listeners_end_when_service_stops(app: App) -> None:
-    app._session.make_ready()
-    live = LedgerFeed(app._session)
+    session_of(app).make_ready()
+    live = LedgerFeed(session_of(app))
 
     async def all_of(events: AsyncGenerator[Event | ListenerBehind | FeedItem, None]) -> list[Any]:
         return [event async for event in events]
@@ -132,7 +133,7 @@ async def test_listeners_end_when_service_stops(app: App) -> None:
 @pytest.mark.req("JF-14", "JF-1", "DP-12")
 async def test_stream_continues_after_last_event_id(app: App) -> None:
     viewer = Identity("a viewer", "acme", scopes_of(["viewer"]))
-    app._session.make_ready()
+    session_of(app).make_ready()
     async with serving(app, lambda _: viewer) as address:
         async with events_of(address) as messages:
             position = (await take(messages, 1))[0]["id"]
@@ -156,22 +157,22 @@ async def test_stream_continues_after_last_event_id(app: App) -> None:
 @pytest.mark.req("JF-14", "DP-12")
 async def test_cursor_inside_a_transaction_misses_no_event(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """A position in the middle of a page is older: newer events are on the next page."""
-    app._session.make_ready()
+    session_of(app).make_ready()
     together = app.enqueue_many(app.prepare("many", {"n": n}) for n in range(7))
     monkeypatch.setattr("holdfast.server.live.PAGE", 3)
-    half = app._session.run(app._session.store.ledger.read(None, 3, "default"))[1].cursor
+    half = session_of(app).run(session_of(app).store.ledger.read(None, 3, "default"))[1].cursor
     later = [app.enqueue("later", {"n": n}).id for n in range(2)]
-    async with aclosing(LedgerFeed(app._session).follow("default", after=half)) as events:
+    async with aclosing(LedgerFeed(session_of(app)).follow("default", after=half)) as events:
         result = [event.job_id for event in await take(events, 7)]
     assert result == [*(handle.id for handle in together[2:]), *later]
 
 
 def purge(app: App) -> None:
     """Purge every finished job."""
-    keep(app._store, purge="1d")
+    keep(session_of(app).store, purge="1d")
     for _ in range(2):  # one pass finds what the other left
-        forward(app._store, 2 * 86_400)
-        sweep(app._store)
+        forward(session_of(app).store, 2 * 86_400)
+        sweep(session_of(app).store)
         app.enqueue("later")  # the job of the last event is kept
 
 
@@ -179,25 +180,25 @@ def purge(app: App) -> None:
 async def test_filtered_stream_advances_past_other_events(app: App) -> None:
     """The position of a filtered stream advances past events that do not match, so that purging those is no gap."""
     viewer = Identity("a viewer", "default", scopes_of(["viewer"]))
-    app._session.make_ready()
+    session_of(app).make_ready()
     path = "/api/v1/events/stream?kind=wanted"
     async with serving(app, lambda _: viewer) as address, events_of(address, path) as messages:
         seen = (await take(messages, 1))[0]["id"]
         app.enqueue("other").cancel()
-        while app._session.run(app._session.store.subscriptions.behind(seen, True, "default")):
+        while session_of(app).run(session_of(app).store.subscriptions.behind(seen, True, "default")):
             (passed,) = await take(messages, 1)
             assert set(passed) == {"id"}
             seen = passed["id"]
     purge(app)
-    assert app._session.run(app._session.store.ledger.gone(seen, "default")) is None
+    assert session_of(app).run(session_of(app).store.ledger.gone(seen, "default")) is None
 
 
 @pytest.mark.req("JF-14", "DP-12", "CX-12")
 async def test_late_reader_reports_a_gap_to_its_listeners(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the service cannot read the ledger for longer than retention keeps it, no listener skips the gap silently."""
-    app._session.make_ready()
+    session_of(app).make_ready()
     monkeypatch.setattr("holdfast.server.live.LATE", -1.0)
-    live = LedgerFeed(app._session)
+    live = LedgerFeed(session_of(app))
     async with aclosing(live.follow("default")) as events:
         first = asyncio.create_task(take(events, 1))
         await auntil(lambda: live.listeners == 1, "the listener is registered")
@@ -220,4 +221,4 @@ async def test_late_reader_reports_a_gap_to_its_listeners(app: App, monkeypatch:
             await following
     assert live.listeners == 0
     await live.aclose()
-    await app._store.leave_loop()
+    await session_of(app).store.leave_loop()

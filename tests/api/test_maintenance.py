@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.engine.states import State
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
@@ -19,8 +20,8 @@ pytestmark = pytest.mark.req("JF-14", "SC-9", "HF-4")
 
 def furnish(app: App) -> str:
     """A job under an expired lease, and a due schedule of a kind that an HTTP worker runs."""
-    app._session.make_ready()
-    store = app._store
+    session_of(app).make_ready()
+    store = session_of(app).store
     forward(store)
     lost = put_one(store, kind="theirs")
     assert claim(store, open_lease(store, ttl=10.0))
@@ -37,11 +38,13 @@ async def test_service_recovers_fires_and_seals_without_workers(app: App, new_ap
     services = [make_service(one, authenticate=at_this_machine(one), maintenance="*") for one in (app, other)]
 
     def done() -> bool:
-        sealed = app._session.run(app._session.store.audit.get_seal()) is not None
-        return sealed and job(app._store, lost).state is State.QUEUED and bool(app.schedules.history("nightly"))
+        sealed = session_of(app).run(session_of(app).store.audit.get_seal()) is not None
+        return (
+            sealed and job(session_of(app).store, lost).state is State.QUEUED and bool(app.schedules.history("nightly"))
+        )
 
     async with serving_asgi(services[0]), serving_asgi(services[1]):
-        await auntil(done, "reaped, fired and sealed")
+        await auntil(done, "recovered, fired and sealed")
     assert len(app.schedules.history("nightly")) == 1, "fired once"
     assert asyncio.all_tasks() == before, "no maintenance task keeps running"
 
@@ -50,5 +53,5 @@ async def test_maintenance_is_left_to_workers_by_default(app: App) -> None:
     lost = furnish(app)
     async with serving_asgi(make_service(app, authenticate=at_this_machine(app))):
         pass
-    assert job(app._store, lost).state is State.IN_PROGRESS
+    assert job(session_of(app).store, lost).state is State.IN_PROGRESS
     assert app.schedules.history("nightly") == []

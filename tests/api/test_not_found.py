@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.errors import NotFound
 from tests.api.conftest import client_of
 
@@ -31,7 +32,7 @@ async def test_every_list_below_an_unknown_object_is_not_found(app: App) -> None
 
 
 async def test_job_of_another_tenant_is_not_found(app: App) -> None:
-    with app._session.acting_for("acme"):
+    with session_of(app).acting_for("acme"):
         theirs = app.enqueue("mail", {}).id
     async with client_of(app, role="admin") as http:
         for path in ("chain", "artifacts", "history", "attempts"):

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from holdfast import App, Retry
+from holdfast.app.internals import kinds_of, session_of
 from holdfast.engine.states import State
 from holdfast.server.live import LedgerFeed
 from holdfast.server.pages import local_path
@@ -27,7 +28,7 @@ def url(sqlite_url: str) -> str:
 
 
 def dead_letter(app: App, kind: str = "breaks") -> str:
-    if kind not in app._kinds:
+    if kind not in kinds_of(app):
 
         @app.job(kind, retry=Retry(max_attempts=1))
         async def breaks(n: int) -> None:
@@ -69,7 +70,7 @@ async def test_viewer_sees_no_buttons_and_is_refused(app: App) -> None:
 
 @pytest.mark.slow
 async def test_every_action_works_and_destructive_ones_need_confirmation(app: App) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     jobs = [await asyncio.to_thread(dead_letter, app) for _ in range(4)]
     async with client_of(app, role="operator") as http:
 
@@ -108,7 +109,7 @@ async def test_every_action_works_and_destructive_ones_need_confirmation(app: Ap
         assert "1 redriven; 1 not" in (await http.get(gone.headers["location"])).text
         tracked = await post("/jobs/act", action="cancel", everything="yes", q="kind:breaks", confirmed="yes")
         assert tracked.startswith("/operations/")
-        history = await app._session.arun(app._session.store.jobs.history(jobs[1], "default"))
+        history = await session_of(app).arun(session_of(app).store.jobs.history(jobs[1], "default"))
         assert {event.actor for event in history if event.type in ("redrive", "cancel", "move")} == {"a operator"}
 
 
@@ -151,10 +152,13 @@ async def test_change_signals_are_coarse_and_listeners_are_removed(app: App) -> 
     """One message per interval, however many events; a listener that leaves is removed."""
     from holdfast.server.pages import signals
 
-    app._session.make_ready()
-    live = LedgerFeed(app._session)
-    messages = signals(live, "default", always, interval=0.2, keepalive=0.3)
+    session_of(app).make_ready()
+    live = LedgerFeed(session_of(app))
+    start = await live.place("default")
+    await app.aenqueue("anything")
+    messages = signals(live, "default", always, start, interval=0.2, keepalive=0.3)
     assert "event: here" in await anext(messages)
+    assert "event: changed" in await anext(messages), "a change between the page and its stream"
     assert "event: here" in await anext(messages)
     await auntil(lambda: live.listeners == 1, "the listener is registered")
     for n in range(20):

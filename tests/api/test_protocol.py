@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.server.auth import StreamAccess
 from holdfast.server.sessions import tokens_of
 from tests.api.conftest import client_of
@@ -57,7 +58,7 @@ async def test_other_content_type_is_rejected(app: App) -> None:
             for path in ("/api/v1/jobs", "/api/v1/jobs/batch", "/api/v1/events", "/api/v1/none"):
                 refused = await http.post(path, content=body, headers={"content-type": kind})
                 assert (refused.status_code, refused.json()["code"]) == (415, "not_json"), (path, kind)
-        assert app._session.run(app._session.store.ledger.read(None, 10, "default")) == []
+        assert session_of(app).run(session_of(app).store.ledger.read(None, 10, "default")) == []
         for kind in ("application/json", "application/json; charset=utf-8", "Application/Vnd.Of.Ours+JSON"):
             assert (
                 await http.post("/api/v1/jobs", content=b'{"kind": "x"}', headers={"content-type": kind})
@@ -114,7 +115,7 @@ CACHE_CONTROL = {
 @pytest.mark.req("JF-14", "DP-12")
 async def test_stream_ends_when_its_token_is_revoked(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StreamAccess.__init__, "__defaults__", (0.0,))
-    app._session.make_ready()
+    session_of(app).make_ready()
     good, bad = [await app.tokens.aissue(name, roles=["viewer"]) for name in ("stays", "leaves")]
     by = [{"Authorization": f"Bearer {each.text}"} for each in (good, bad)]
     async with (

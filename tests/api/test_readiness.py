@@ -11,6 +11,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.errors import StoreUnavailable
 from holdfast.features.assembly import open_store
 from holdfast.features.health.routes import Readiness
@@ -31,7 +32,7 @@ async def ready(service: ASGIApp) -> tuple[int, str]:
 async def test_full_disk_is_not_ready_until_space_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.features.health.routes.READY_FOR", 0.0)
     with mounted() as disk, closing(App(f"sqlite:///{disk}/jobs.db")) as app:
-        app._store.migrate()
+        app.migrate()
         service = make_service(app, authenticate=lambda _: None)
         assert await ready(service) == (200, "ready")
         await asyncio.to_thread(fill, app)
@@ -44,8 +45,8 @@ async def test_full_disk_is_not_ready_until_space_is_freed(monkeypatch: pytest.M
 
 def test_read_only_server_is_not_writable(postgres_url: str) -> None:
     with closing(App(postgres_url)) as app:
-        app._store.migrate()
-        app._store.check_writable()
+        app.migrate()
+        session_of(app).store.check_writable()
     join = "&" if "?" in postgres_url else "?"
     with closing(open_store(f"{postgres_url}{join}options=-c%20default_transaction_read_only%3Don")) as store:
         with pytest.raises(StoreUnavailable) as refused:
@@ -56,28 +57,28 @@ def test_read_only_server_is_not_writable(postgres_url: str) -> None:
 
 def test_lock_of_another_writer_is_no_fault(new_sqlite_url: str) -> None:
     with closing(App(new_sqlite_url)) as app:
-        app._store.migrate()
-        (job,) = put(app._store, spec())
-        before = app._store.schema()
-        with app._store.transaction() as connection:
+        app.migrate()
+        (job,) = put(session_of(app).store, spec())
+        before = session_of(app).store.schema()
+        with session_of(app).store.transaction() as connection:
             connection.execute("create table kept_open (x)")
-            app._store.check_writable()
-        app._store.check_writable()
-        assert app._store.schema() == before
+            session_of(app).store.check_writable()
+        session_of(app).store.check_writable()
+        assert session_of(app).store.schema() == before
         assert app.jobs.get(job) is not None
     assert Path(new_sqlite_url.removeprefix("sqlite:///")).exists()
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_concurrent_requests_share_one_check(app: App) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     checks: list[str] = []
     fault: list[StoreUnavailable] = []
 
     class Store:
         def schema(self) -> object:
             checks.append("schema")
-            return app._store.schema()
+            return session_of(app).store.schema()
 
         def check_writable(self) -> None:
             checks.append("written")

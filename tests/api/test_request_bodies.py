@@ -21,13 +21,13 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.features.tokens.model import EVERY_SCOPE
 from holdfast.server import json_body
-from holdfast.server.app import OPEN, make_service
+from holdfast.server.api import every_route
+from holdfast.server.app import OPEN, make_dashboard, make_service
 from holdfast.server.auth import Identity
-from holdfast.server.dashboard import make_dashboard
 from holdfast.server.middleware import MAX_BODY, MAX_BODY_OPEN
-from holdfast.server.openapi import every_route
 from holdfast.server.pages import MAX_FIELDS
 from holdfast.server.sessions import tokens_of
 from tests.api.conftest import HERE, client_of
@@ -147,7 +147,7 @@ Below = Callable[[ASGIApp], tuple[ASGIApp, str]]
 
 
 async def test_every_open_route_rejects_a_body_over_64_kib(app: App, below: Below) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     made = make_service(app, authenticate=tokens_of(app))
     service, root = below(made)
     open_to_all = [endpoint for endpoint in endpoints(app, made) if endpoint.path in OPEN]
@@ -220,7 +220,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.req("JF-16")
 async def test_body_of_unauthenticated_request_is_not_read(app: App, below: Below, parsed: list[int]) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     made = make_service(app, authenticate=tokens_of(app))
     service, root = below(made)
     wrong: list[dict[str, str]] = [{}, {"authorization": "Bearer hf_wrong"}, {"cookie": "holdfast_session=hfs_wrong"}]
@@ -243,7 +243,7 @@ async def test_body_of_unauthenticated_request_is_not_read(app: App, below: Belo
 @pytest.mark.slow
 @pytest.mark.req("JF-16")
 async def test_body_of_unauthorized_request_is_not_read(app: App, parsed: list[int]) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     powerless = Identity("eve", "default", frozenset())
     service = make_service(app, authenticate=lambda _: powerless)
     tried = 0
@@ -260,7 +260,7 @@ async def test_body_of_unauthorized_request_is_not_read(app: App, parsed: list[i
 
 
 async def test_body_of_authenticated_request_ends_at_the_limit(app: App) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     known = Identity("ada", "default", frozenset({"enqueue", "operate"}))  # type: ignore[arg-type]
     service = make_service(app, authenticate=lambda _: known)
     for path, content_type in (("/api/v1/jobs", JSON), ("/api/v1/jobs/batch", JSON), ("/jobs/act", FORM)):
@@ -272,7 +272,7 @@ async def test_body_of_authenticated_request_ends_at_the_limit(app: App) -> None
 
 
 async def test_stalled_body_times_out(app: App, caplog: pytest.LogCaptureFixture) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     known = Identity("ada", "default", frozenset({"enqueue", "operate"}))  # type: ignore[arg-type]
     service = make_service(app, authenticate=lambda _: known, body_timeout=0.05)
     approval = await asked(app)
@@ -294,7 +294,7 @@ async def test_stalled_body_times_out(app: App, caplog: pytest.LogCaptureFixture
 
 async def test_time_limit_of_a_body_grows_with_its_size(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that arrives at the minimum rate is read to its end, however long that takes."""
-    app._session.make_ready()
+    session_of(app).make_ready()
     known = Identity("ada", "default", frozenset({"enqueue"}))  # type: ignore[arg-type]
     monkeypatch.setattr("holdfast.server.middleware.MIN_RATE", 10)
     service = make_service(app, authenticate=lambda _: known, body_timeout=0.01)
@@ -392,7 +392,7 @@ async def test_forms_have_a_field_limit_and_no_files(app: App) -> None:
 
 async def test_a_large_body_is_parsed_beside_the_event_loop(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or every other request would wait while it is parsed. The body of each route is tried."""
-    app._session.make_ready()
+    session_of(app).make_ready()
     known = Identity("ada", "default", EVERY_SCOPE, whole=True)
     service = make_service(app, authenticate=lambda _: known)
     parsed: list[tuple[int, bool]] = []

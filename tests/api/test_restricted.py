@@ -27,7 +27,7 @@ class Form(BaseModel):
 
 def play(app: App, rules: PayloadPolicy | None) -> dict[str, list[str]]:
     """Jobs of one kind in every state that shows something a handler wrote, with a canary in each value."""
-    options: dict[str, Any] = {} if rules is None else {"rules": rules}
+    options: dict[str, Any] = {} if rules is None else {"payload_rules": rules}
 
     @app.job("heal", retry=Retry(max_attempts=1), **options)
     async def heal(ctx: Context, secret: str, how: str) -> Any:
@@ -64,7 +64,7 @@ def play(app: App, rules: PayloadPolicy | None) -> dict[str, list[str]]:
     return {
         "jobs": ids,
         "dead-letters": groups,
-        "approvals": [each.id for each in app.approvals.list(state=None)],
+        "approvals": [each.id for each in app.approvals.list(state="all")],
         "workflows": [started.id],
         "schedules": ["nightly"],
         "templates": ["usual"],

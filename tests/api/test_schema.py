@@ -30,6 +30,7 @@ from schemathesis.checks import (
 )
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.server.app import make_service
 from holdfast.server.sessions import tokens_of
 from tests.api.serving import serving
@@ -74,7 +75,7 @@ def furnished(app: App) -> dict[str, str]:
     flow = app.workflow("publish")
     flow.add("mail", {})
     workflow = flow.start().id
-    lease = app._session.run(app._session.store.leases.open("w", 3600, "default")).id
+    lease = session_of(app).run(session_of(app).store.leases.open("w", 3600, "default")).id
     return {"job_id": job, "id": issued.token.id, "lease": lease, "workflow_id": workflow, "name": "hourly"}
 
 
@@ -89,7 +90,7 @@ def bounded(case: Case) -> Case:
 @pytest.mark.slow
 def test_every_operation_conforms_to_openapi_document(sqlite_url: str) -> None:
     with closing(App(sqlite_url, name="tests", enqueued_by="tester")) as app:
-        app._session.make_ready()
+        session_of(app).make_ready()
         token = app.tokens.issue("admin", roles=["admin"]).text
         known = furnished(app)
         with served(app) as address, requests.Session() as session:

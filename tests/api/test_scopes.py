@@ -10,10 +10,11 @@ import httpx2
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.features.tokens.model import ROLES, Role, Scope, scopes_of
+from holdfast.server.api import every_route, scope_of
 from holdfast.server.app import make_service
 from holdfast.server.auth import Authenticate, Identity
-from holdfast.server.openapi import every_route, scope_of
 from tests.api.conftest import HERE
 
 # Routes with their own credential, or without private data.
@@ -21,14 +22,14 @@ PUBLIC = {"livez", "readyz", "show_question", "decide_question"}
 ENQUEUES = {"enqueue_job", "enqueue_jobs", "send_event", "enqueue_template", "start_workflow", "extend_workflow"}
 DECIDES = {"approve", "deny"}
 ADMINISTERS = {
-    *("issue_approval_token", "register_agent", "disable_agent", "enable_agent", "add_executor", "remove_executor"),
-    *("set_limit", "remove_limit", "set_retention", "delete_retention", "set_payload_rule", "delete_payload_rule"),
+    *("issue_approval_token", "set_agent", "disable_agent", "enable_agent", "set_executor", "remove_executor"),
+    *("set_limit", "remove_limit", "set_retention", "remove_retention", "set_payload_rule", "remove_payload_rule"),
     *(
-        "age_queue",
+        "set_queue_aging",
         "set_tenant",
-        "delete_tenant",
-        "share_queues",
-        "require_registration",
+        "remove_tenant",
+        "set_fair_queues",
+        "set_registered_only",
         "issue_token",
         "revoke_token",
         "list_tokens",
@@ -36,7 +37,15 @@ ADMINISTERS = {
     *("set_connector", "remove_connector", "list_pins", "pin_login", "unpin_login"),
     *("run_archives", "verify_archive", "read_archived_job"),
     *("set_kind", "remove_kind", "set_event_type", "remove_event_type", "set_policies"),
-    *("add_webhook", "change_webhook", "remove_webhook", "rotate_secret", "disable_webhook", "enable_webhook"),
+    *(
+        "add_webhook",
+        "set_webhook",
+        "remove_webhook",
+        "rotate_secret_webhook",
+        "rotate_secret",
+        "disable_webhook",
+        "enable_webhook",
+    ),
 }
 WORKS = {"tick", "open_lease", "renew_lease", "end_lease", "claim", "checkpoint", "settle", "release"}
 ENDLESS = {"stream_events"}
@@ -77,7 +86,7 @@ def test_each_route_requires_the_expected_scope(app: App) -> None:
 
 async def test_role_has_access_exactly_where_its_scopes_allow(app: App) -> None:
     found = operations(app)
-    app._session.make_ready()
+    session_of(app).make_ready()
     who = [Identity("nobody", "default", frozenset())]
     transport = httpx2.ASGITransport(make_service(app, authenticate=lambda _: who[0]), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url=HERE) as http:
@@ -108,7 +117,7 @@ async def test_get_requests_change_nothing(app: App) -> None:
     service = make_service(app, authenticate=lambda _: identity)
 
     def database_contents() -> str:
-        with app._store.transaction() as connection:
+        with session_of(app).store.transaction() as connection:
             tables = [row[0] for row in connection.execute("select name from sqlite_master where type = 'table'")]
             rows: dict[str, Any] = {
                 table: sorted(map(repr, connection.execute(f'select * from "{table}"'))) for table in tables
@@ -132,7 +141,7 @@ def as_admin_of(tenant: str) -> Authenticate:
 @pytest.mark.slow
 @pytest.mark.req("JF-1")
 async def test_global_settings_need_every_tenant_and_tenant_settings_need_one(app: App) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     for tenant, path, code in (
         ("acme", "/api/v1/tenants/umbrella", "not_for_a_tenant"),
         ("acme", "/api/v1/executors/x", "not_for_a_tenant"),
@@ -143,10 +152,11 @@ async def test_global_settings_need_every_tenant_and_tenant_settings_need_one(ap
             answer = await http.put(path, json={"kind": "x"} if code == "tenant_required" else {})
             assert answer.json()["code"] == code
             if tenant == "acme":
-                paused = await http.post("/api/v1/pauses", json={"queue": "mail", "reason": "x"})
-                assert paused.json()["tenant"] == "acme"
-                every = {"queue": "mail", "reason": "x", "every_tenant": True}
-                assert (await http.post("/api/v1/pauses", json=every)).json()["code"] == "not_for_a_tenant"
+                pause = {"queue": "mail", "reason": "x"}
+                for path in ("/api/v1/pauses", "/api/v1/pauses?tenant=*"):
+                    assert (await http.put(path, json=pause)).json()["tenant"] == "acme"
+                nothing = await http.put("/api/v1/pauses", json={"reason": "x"})
+                assert nothing.json()["code"] == "nothing_named"
                 assert (await http.get("/api/v1/tenants/umbrella")).status_code == 404
                 assert (await http.get("/api/v1/audit/anchor")).status_code == 403
             else:

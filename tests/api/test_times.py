@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Retry, State
+from holdfast.app.internals import kinds_of
 from holdfast.server.app import make_service
 from tests.api.conftest import client_of
 
@@ -28,7 +29,7 @@ def bodies(at: str) -> dict[tuple[str, str], dict[str, Any]]:
         ("/dead-letters/{group}/redrive", "at"): {"at": at},
         ("/operations", "at"): {"action": "redrive", "everything": True, "at": at},
         ("/pauses", "until"): {"queue": "mail", "reason": "maintenance", "until": at},
-        ("/tokens", "expires_at"): {"name": "ci", "roles": ["viewer"], "expires_at": at},
+        ("/tokens", "expires"): {"name": "ci", "roles": ["viewer"], "expires": at},
     }
     for field in ("run_at", "deadline"):
         job = {"kind": "mail", field: at}
@@ -82,14 +83,15 @@ async def test_a_time_out_of_range_is_refused_in_every_field(app: App) -> None:
     await asyncio.to_thread(app.run_worker, burst=True)
     app.templates.set("letter", "mail")
     flow = app.workflow("publish")
-    flow.add(app._kinds["mail"].kind.using(delay="1h"))
+    flow.add(kinds_of(app)["mail"].kind.using(delay="1h"))
     names = {"name": "letter", "workflow_id": flow.start().id}
     names["group"] = app.dead_letters.groups()[0].fingerprint
     async with client_of(app, role="admin") as http:
 
         async def send(path: str, body: dict[str, Any]) -> tuple[int, str]:
             job = dead if path.endswith("/redrive") else waiting
-            answer = await http.post(API + path.format(job_id=job, **names), json=body)
+            method = "PUT" if path == "/pauses" else "POST"
+            answer = await http.request(method, API + path.format(job_id=job, **names), json=body)
             document = answer.json()
             if path == "/jobs/batch":  # each job has its own result
                 code = document["items"][-1]["reason"]

@@ -10,10 +10,10 @@ import httpx2
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.features.tokens.model import ApiToken
 from holdfast.server import sessions as tokens
-from holdfast.server.api import close_background
-from holdfast.server.app import make_service
+from holdfast.server.app import close_background, make_service
 from holdfast.server.sessions import COOKIE, Tokens, tokens_of
 from holdfast.stores.flow import Flow
 from tests.api.conftest import HERE
@@ -30,14 +30,14 @@ OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
 async def service_of(
     app: App, authenticate: Tokens | None = None, headers: Mapping[str, str] | None = None
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    app._session.make_ready()
+    session_of(app).make_ready()
     service = make_service(app, authenticate=authenticate or tokens_of(app, remember=0))
     transport = httpx2.ASGITransport(service, raise_app_exceptions=False)
     try:
         async with httpx2.AsyncClient(transport=transport, base_url=HERE, headers=headers) as client:
             yield client
     finally:
-        await app._store.leave_loop()
+        await session_of(app).store.leave_loop()
 
 
 def bearer(text: str) -> dict[str, str]:
@@ -66,7 +66,7 @@ async def test_token_grants_its_scopes_until_it_expires(app: App) -> None:
             return any(token.last_used_at is not None for token in app.tokens.list())
 
         await asyncio.to_thread(until, used, "the use is recorded")
-        await asyncio.to_thread(forward, app._store, 7200)
+        await asyncio.to_thread(forward, session_of(app).store, 7200)
         assert (await http.get("/api/v1/tokens", headers=bearer(issued.text))).status_code == 401
 
 
@@ -75,7 +75,7 @@ async def test_revoked_token_is_rejected_and_revocation_is_audited(app: App) -> 
     first = await app.tokens.aissue("first", roles=["admin"])
     async with service_of(app) as http:
         made = await http.post(
-            "/api/v1/tokens", headers=bearer(first.text), json={"name": "second", "roles": ["admin"], "expires_in": 60}
+            "/api/v1/tokens", headers=bearer(first.text), json={"name": "second", "roles": ["admin"], "expires": 60}
         )
         assert made.status_code == 201
         assert made.json()["token"]["created_by"] == "first"
@@ -102,8 +102,8 @@ async def test_issued_token_cannot_exceed_issuers_scopes(app: App) -> None:
             {"name": "x", "roles": ["root"]},
             {"name": "*", "roles": ["viewer"]},
             {"name": "x", "roles": ["executor"], "scopes": ["read"]},
-            {"name": "x", "roles": ["viewer"], "expires_in": 0},
-            {"name": "x", "roles": ["viewer"], "expires_in": 1, "tenant": "acme"},
+            {"name": "x", "roles": ["viewer"], "expires": 0},
+            {"name": "x", "roles": ["viewer"], "expires": 1, "tenant": "acme"},
         ):
             refused = await http.post("/api/v1/tokens", json=body)
             assert refused.status_code == 422, (body, refused.text)
@@ -160,7 +160,7 @@ async def test_browser_logs_in_with_a_token_and_out_again(app: App) -> None:
 async def test_session_ends_when_its_token_is_revoked(app: App) -> None:
     issued = await app.tokens.aissue("ada", roles=["viewer"])
     sessions = tokens_of(app, remember=0)
-    app._session.make_ready()
+    session_of(app).make_ready()
     session = await sessions.open(issued.text)
     assert session is not None
     async with service_of(app, sessions, headers={"Cookie": f"{COOKIE}={session}"}) as http:
@@ -176,13 +176,13 @@ async def test_session_ends_when_its_token_is_revoked(app: App) -> None:
 async def test_token_lookup_is_cached(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     issued = await app.tokens.aissue("busy", roles=["admin"])
     lookups: list[str] = []
-    find = app._session.store.tokens.find
+    find = session_of(app).store.tokens.find
 
     def counted(_: object, hashed: str) -> Flow[ApiToken | None]:
         lookups.append(hashed)
         return find(hashed)
 
-    monkeypatch.setattr(type(app._session.store.tokens), "find", counted)
+    monkeypatch.setattr(type(session_of(app).store.tokens), "find", counted)
     assert tokens.CACHE_SECONDS <= 2.0, "a revoked token is rejected after that"
     async with service_of(app, tokens_of(app, remember=60), headers=bearer(issued.text)) as http:
         for _ in range(5):
@@ -219,4 +219,4 @@ async def test_token_use_is_recorded_before_the_service_stops(app: App, monkeypa
         assert (await http.get("/api/v1/tokens")).status_code == 200
         await close_background(service)
         assert not known._recording, "an unresponsive database is not waited for"
-    await app._store.leave_loop()
+    await session_of(app).store.leave_loop()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.flow import Flow
 from tests.support.operations import name_of
@@ -23,9 +24,9 @@ class Outage:
         self.failing: Counter[str] = Counter()
         self.unanswered: Counter[str] = Counter()
         self.hits: Counter[str] = Counter()
-        self._arun, self._run = app._store.arun, app._store.run
-        monkeypatch.setattr(app._store, "arun", self.arun)
-        monkeypatch.setattr(app._store, "run", self.run)
+        self._arun, self._run = session_of(app).store.arun, session_of(app).store.run
+        monkeypatch.setattr(session_of(app).store, "arun", self.arun)
+        monkeypatch.setattr(session_of(app).store, "run", self.run)
 
     def _refuse(self, flow: Flow[Any]) -> None:
         name, _ = name_of(flow)

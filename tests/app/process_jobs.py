@@ -209,5 +209,9 @@ def pay_more(ctx: SyncContext) -> str:
     return ctx.step("pay", str, "paid")
 
 
+def pay_after_a_step(ctx: SyncContext) -> None:
+    ctx.step("check", len, "checked")
+
+
 def pay_without_asking(ctx: SyncContext) -> str:
     return "paid"

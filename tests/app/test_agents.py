@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from holdfast import App, Backoff, Retry, RetryLater, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.engine.job import Job
 from holdfast.engine.retry import GENTLE, HOURLY_CAP
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
@@ -29,7 +30,7 @@ def code_of(raised: pytest.ExceptionInfo[HoldfastError]) -> str:
 
 @pytest.fixture(autouse=True)
 def migrated(app: App) -> None:
-    app._store.migrate()
+    app.migrate()
 
 
 # -- the registry ----------------------------------------------------------------------------------------------
@@ -192,7 +193,7 @@ def test_worker_applies_the_agent_policy(app: App) -> None:
     )
     app.run_worker(burst=True)
     while often.state() is not State.DEAD_LETTER:
-        app._store.run(app._store.leases.promote())
+        session_of(app).store.run(session_of(app).store.leases.promote())
         app.run_worker(burst=True)
     assert [(handle.state(), handle.get().attempt) for handle in (once, often, given_up)] == [
         (State.DEAD_LETTER, 1),
@@ -255,7 +256,7 @@ def test_agent_limits_apply_to_every_part_of_a_large_batch(app: App) -> None:
 
 @contextmanager
 def connection_of(app: App) -> Iterator[Any]:
-    url = app._store.url
+    url = session_of(app).store.url
     opened: Any = sqlite3.connect(database_path(url)) if url.startswith("sqlite") else psycopg.connect(url)
     with closing(opened) as connection:
         yield connection
@@ -340,7 +341,7 @@ def test_repository_claim_skips_jobs_of_a_disabled_agent(app: App) -> None:
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_disable_reports_an_open_enqueue_transaction_and_still_disables(app: App) -> None:
     """The agent is disabled, and the caller gets an error because the open transaction may still enqueue jobs."""
-    with psycopg.connect(app._store.url, autocommit=True) as admin:
+    with psycopg.connect(session_of(app).store.url, autocommit=True) as admin:
         for function in ("disable_agent", "drain_agent"):  # normally these wait longer
             admin.execute(f"alter function holdfast.{function} set lock_timeout = '50ms'".encode())
     app.agents.set("planner")

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.errors import Conflict, InvalidArguments, InvalidSetting, NotFound
 from holdfast.testing import Kit
 from tests.support.caller_connections import sqlalchemy_url
@@ -205,7 +206,7 @@ def test_warnings_and_fixes_of_the_database_arrive(pooled: Pooled, caplog: pytes
     pooled.call(add(pooled.app), "enqueue", [1])
     assert "Accepted: " in caplog.text
     with pytest.raises(InvalidSetting) as refused:
-        pooled.call(pooled.app._session, "run", pooled.app._store.leases.open("holder", 1e11, "default"))
+        pooled.call(session_of(pooled.app), "run", session_of(pooled.app).store.leases.open("holder", 1e11, "default"))
     assert refused.value.fix is not None
 
 
@@ -261,7 +262,7 @@ def test_engine_on_a_sqlite_file(sqlite_url: str) -> None:
             total.using(connection=connection).enqueue([1])
         total.enqueue([2])
         assert len(app.jobs.list()) == 2
-        assert app._store.url == sqlite_url
+        assert session_of(app).store.url == sqlite_url
     engine.dispose()
 
 

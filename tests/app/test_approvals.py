@@ -14,9 +14,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from holdfast import App, Approval, ApprovalNotice, Context, Decision, Handle, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.errors import HoldfastError, InvalidInput, NotFound, Refused, StoreUnavailable
 from holdfast.stores.flow import Flow
-from holdfast.worker.worker import WorkerOptions
 from tests.app.conftest import NewApp
 from tests.support.stores import forward
 from tests.support.workers import QUICK, work_off
@@ -53,7 +53,7 @@ def refused(call: Any) -> str:
 
 
 def later(app: App, span: timedelta) -> None:
-    app._session.run(app._session.store.clock.set(span, None))
+    session_of(app).run(session_of(app).store.clock.set(span, None))
 
 
 def test_waiting_job_holds_no_worker_and_resumes_with_the_decision(app: App) -> None:
@@ -114,8 +114,8 @@ def test_expired_approval_follows_its_on_expire_policy(
     later(app, timedelta(hours=2))
     if options.get("on_expire") != "remind":
         assert refused(lambda: app.approvals.approve(approval.id, by="ada")) == "approval_expired"
-    assert app._session.run(app._session.store.approvals.attend()) == 1
-    assert app._session.run(app._session.store.approvals.attend()) == 0
+    assert session_of(app).run(session_of(app).store.approvals.attend()) == 1
+    assert session_of(app).run(session_of(app).store.approvals.attend()) == 0
     assert (handle.state(), handle.history()[-1].type) == (state, event_type)
     if state is State.FAILED:
         assert handle.get().error_code == "approval_expired"
@@ -191,7 +191,7 @@ def test_token_decides_once_for_the_person_it_was_issued_to(app: App, new_app: N
     approval = approval_of(app)
     token = app.approvals.issue_token(approval.id, person="ada")
     assert token.startswith("hfa_")
-    hashes = app._session.run(app._session.store.approvals.token_hashes(approval.id, "default"))
+    hashes = session_of(app).run(session_of(app).store.approvals.token_hashes(approval.id, "default"))
     assert len(hashes) == 1
     assert token not in hashes[0]
     assert refused(lambda: app.approvals.issue_token(approval.id, person="mallory")) == "not_an_approver"
@@ -246,12 +246,12 @@ def test_deadline_passes_while_waiting_for_approval(app: App) -> None:
     def pay(ctx: SyncContext) -> None:
         ctx.approval("pay", summary="Pay")
 
-    now = app._session.run(app._session.store.clock.now())
+    now = session_of(app).run(session_of(app).store.clock.now())
     handle = pay.using(deadline=now + timedelta(hours=1)).enqueue()
     work_off(app)
     assert handle.state() is State.WAITING_FOR_APPROVAL
     later(app, timedelta(hours=2))
-    app._session.run(app._session.store.leases.expire())
+    session_of(app).run(session_of(app).store.leases.expire())
     assert (handle.state(), handle.get().error_code) == (State.FAILED, "deadline_passed")
     assert app.approvals.list() == []
 
@@ -270,7 +270,7 @@ def test_reminders_and_escalation_run_notifier_jobs(app: App) -> None:
     assert refused(lambda: app.approvals.approve(approval.id, by="boss")) == "not_an_approver"
     for hours in (1, 2, 4):
         later(app, timedelta(hours=hours, minutes=5))
-        app._session.run(app._session.store.approvals.attend())
+        session_of(app).run(session_of(app).store.approvals.attend())
         work_off(app)
     assert notices[:3] == [("asked", 0, "ada"), ("reminder", 1, "ada"), ("reminder", 2, "ada")]
     assert sorted(notices[3:]) == [("escalated", 2, "ada,boss"), ("reminder", 3, "ada,boss")]
@@ -342,13 +342,13 @@ def test_job_does_not_run_while_the_rules_are_unknown(
         raise StoreUnavailable("the database cannot be reached")
 
     with monkeypatch.context() as patch:
-        patch.setattr(app._store.payload_rules, "list", unreachable)
+        patch.setattr(session_of(app).store.payload_rules, "list", unreachable)
         app.tick()
     assert (ran, handle.state(), app.approvals.list()) == ([], State.RETRY_WAITING, [])
     with monkeypatch.context() as patch:
-        patch.setattr(app._store.payload_rules, "declare", unreachable)
+        patch.setattr(session_of(app).store.payload_rules, "declare", unreachable)
         app.job("other", requires_approval=True)(lambda: None)
-        forward(app._store, 10)
+        forward(session_of(app).store, 10)
         app.tick()  # the rules are read, although those of the code cannot be written
     assert (ran, handle.state()) == ([], State.WAITING_FOR_APPROVAL)
 
@@ -362,8 +362,8 @@ def test_workers_of_two_tenants_in_one_process_keep_their_rules_apart(app: App, 
     theirs.enqueue("pay")
 
     async def run() -> None:
-        worker = app.worker(WorkerOptions(**QUICK, burst=True, tenant="acme"))
-        app.worker(WorkerOptions(**QUICK, tenant="other"))
+        worker = app.worker(**QUICK, burst=True, tenant="acme")
+        app.worker(**QUICK, tenant="other")
         await worker.run()
         await app.aclose()
 

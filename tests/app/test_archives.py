@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from holdfast import App, Retry, SyncContext
+from holdfast.app.internals import maintenance_tasks, session_of
 from holdfast.errors import Conflict, NotFound
 from holdfast.features.archives import model
 from holdfast.stores.artifacts import Directory
 from holdfast.stores.vault import new_key
-from holdfast.worker import archiving
+from holdfast.worker import retention
 from tests.app.conftest import NewApp
 from tests.support.direct_sql import open_by_hand
 from tests.support.stores import forward, new_id
@@ -69,8 +70,8 @@ def test_policy_with_archive_keeps_jobs_until_they_are_archived(archiving_app: A
     ids = finish(app, 1, 2, 3)
     policy = app.retention.set(clean_after="1h", purge_after="2h", archive=True)
     assert policy.archive
-    forward(app._store, 3 * HOUR)
-    store = app._store
+    forward(session_of(app).store, 3 * HOUR)
+    store = session_of(app).store
     swept = store.run(store.retention.sweep())
     while swept.action == "prune":
         swept = store.run(store.retention.sweep())
@@ -78,7 +79,7 @@ def test_policy_with_archive_keeps_jobs_until_they_are_archived(archiving_app: A
     assert app.archives.list() == []
     assert app.archives.run() == model.ArchiveRun(3, 1)
     assert app.archives.run() == model.ArchiveRun(0, 0)
-    forward(app._store, 60)
+    forward(session_of(app).store, 60)
     assert app.retention.sweep()["clean"] == 3
     with pytest.raises(NotFound):
         app.archives.read("01a1de74-eb8c-70f1-843b-cac5f6817387")
@@ -94,7 +95,7 @@ def test_one_run_of_retention_archives_cleans_and_purges(archiving_app: App) -> 
     app = archiving_app
     ids = finish(app, *range(5))
     app.retention.set(purge_after="2h", archive=True)
-    forward(app._store, 3 * HOUR)
+    forward(session_of(app).store, 3 * HOUR)
     done = app.retention.sweep()
     assert done["clean"] == 5
     assert done["purge"] >= 4  # SQLite keeps the newest event
@@ -111,7 +112,7 @@ def test_archive_is_private_verifiable_and_shows_tampering(archiving_app: App, f
     app = archiving_app
     finish(app, 1, 2)
     app.retention.set(purge_after="1h", archive=True)
-    forward(app._store, 2 * HOUR)
+    forward(session_of(app).store, 2 * HOUR)
     app.archives.run()
     (archive,) = app.archives.list()
     path = files / archive.tenant / archive.id / archive.ref.rpartition("/")[2]
@@ -150,17 +151,17 @@ def test_redriven_job_is_archived_again(archiving_app: App) -> None:
     job_id = app.enqueue("fail", {}, retry=Retry(max_attempts=1)).id
     work_off(app)
     app.retention.set(state="dead_letter", clean_after="1h", archive=True)
-    forward(app._store, 2 * HOUR)
+    forward(session_of(app).store, 2 * HOUR)
     assert app.archives.run().jobs == 1
     app.jobs.redrive(job_id)
     work_off(app)
-    forward(app._store, 2 * HOUR)
-    store = app._store
+    forward(session_of(app).store, 2 * HOUR)
+    store = session_of(app).store
     while (swept := store.run(store.retention.sweep())).action == "prune":
         pass
     assert (swept.done, swept.held_by) == (0, "archive")
     assert app.archives.run().jobs == 1
-    forward(app._store, 60)
+    forward(session_of(app).store, 60)
     assert app.retention.sweep()["clean"] == 1
     assert len(app.archives.list()) == 2
 
@@ -179,7 +180,7 @@ def test_encrypted_and_restricted_payloads_stay_so(
     job_id = secret.enqueue("very-secret-words").id
     work_off(app)
     app.retention.set(clean_after="1h", archive=True)
-    forward(app._store, 2 * HOUR)
+    forward(session_of(app).store, 2 * HOUR)
     app.retention.sweep()
     document = app.archives.read(job_id)
     assert document["restricted"]
@@ -201,7 +202,7 @@ def test_stored_contents_are_copied_and_are_no_orphans(
     job_id = large.enqueue("x" * 50_000).id
     work_off(app)
     app.retention.set(clean_after="1h", archive=True)
-    forward(app._store, 2 * HOUR)
+    forward(session_of(app).store, 2 * HOUR)
     with monkeypatch.context() as whole:
         whole.setattr(Directory, "get", None)  # files of any size are copied and verified in pieces
         app.retention.sweep()
@@ -214,7 +215,7 @@ def test_stored_contents_are_copied_and_are_no_orphans(
         assert job_id in old
         assert b"x" * 1000 in app.artifacts.get(copy, tenant="default")
         assert not app.artifacts.exists(old, tenant="default"), "cleaning has deleted it"
-    forward(app._store, 30 * 24 * HOUR)
+    forward(session_of(app).store, 30 * 24 * HOUR)
     app.retention.remove_orphans()
     app.retention.sweep()
     assert all(app.archives.verify(archive.id).ok for archive in app.archives.list())
@@ -227,7 +228,7 @@ def test_archives_belong_to_their_tenant(archiving_app: App) -> None:
     with app.tenant("acme"):
         other = app.enqueue("add", {"one": 5}).id
     work_off(app, tenant="*")
-    forward(app._store, 2 * HOUR)
+    forward(session_of(app).store, 2 * HOUR)
     assert app.archives.run(tenant="*") == model.ArchiveRun(2, 2)
     assert {archive.tenant for archive in app.archives.list(tenant="*")} == {"default", "acme"}
     assert [archive.tenant for archive in app.archives.list()] == ["default"]
@@ -240,10 +241,10 @@ def test_archives_belong_to_their_tenant(archiving_app: App) -> None:
 
 async def test_async_forms_and_pages(archiving_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     app = archiving_app
-    monkeypatch.setattr(archiving, "FILE_JOBS", 2)
+    monkeypatch.setattr(retention, "FILE_JOBS", 2)
     ids = await asyncio.to_thread(finish, app, *range(5))
     await app.retention.aset(clean_after="1h", archive=True)
-    forward(app._store, 2 * HOUR)
+    forward(session_of(app).store, 2 * HOUR)
     assert await app.archives.arun() == model.ArchiveRun(5, 3)
     first = await app.archives.alist(limit=2)
     rest = await app.archives.alist(limit=2, before=first[-1].id)
@@ -272,8 +273,8 @@ def test_killed_run_loses_nothing_and_stores_the_same_file_again(archiving_app: 
     app = archiving_app
     ids = finish(app, *range(4))
     app.retention.set(purge_after="1h", archive=True)
-    forward(app._store, 2 * HOUR)
-    done = subprocess.run([sys.executable, "-c", PROGRAM, app._store.url, files], check=False, timeout=60)
+    forward(session_of(app).store, 2 * HOUR)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, session_of(app).store.url, files], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
     stored = [path for path in files.rglob("*") if path.is_file()]
     assert len(stored) == 1
@@ -290,13 +291,13 @@ def test_worker_archives_what_is_due(archiving_app: App) -> None:
     app = archiving_app
     finish(app, 1, 2)
     app.retention.set(clean_after="1h", archive=True)
-    forward(app._store, 2 * HOUR)
-    (task,) = [each for each in app._maintenance("*", 1.0, 1.0) if each.name == "archives"]
+    forward(session_of(app).store, 2 * HOUR)
+    (task,) = [each for each in maintenance_tasks(app, "*", 1.0, 1.0) if each.name == "archives"]
     assert task.run is not None
 
     async def once() -> int:
         assert task.run is not None
-        return await task.run(app._store)
+        return await task.run(session_of(app).store)
 
     assert asyncio.run(once()) == 0
     assert [archive.jobs for archive in app.archives.list()] == [2]
@@ -305,7 +306,7 @@ def test_worker_archives_what_is_due(archiving_app: App) -> None:
 def test_memory_does_not_grow_with_the_number_of_jobs(archiving_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     app = archiving_app
     read: list[int] = []
-    store, rows = app._store, app._store.archives.rows
+    store, rows = session_of(app).store, session_of(app).store.archives.rows
 
     def counted(jobs: Sequence[str], tenant: str) -> Any:
         read.append(len(jobs))
@@ -332,30 +333,32 @@ def test_archive_found_as_an_orphan_before_it_is_recorded_stays(
     app = archiving_app
     finish(app, 1, 2)
     app.retention.set(purge_after="1h", archive=True)
-    forward(app._store, 8 * DAY)
-    record = app._store.archives.record
+    forward(session_of(app).store, 8 * DAY)
+    record = session_of(app).store.archives.record
 
     def found_before(*args: Any) -> Any:
         assert app.retention.remove_orphans() == 1
-        assert app._store.run(app._store.retention.orphans()) == [], "not before an hour has passed"
+        assert session_of(app).store.run(session_of(app).store.retention.orphans()) == [], (
+            "not before an hour has passed"
+        )
         return record(*args)
 
-    monkeypatch.setattr(app._store.archives, "record", found_before)
+    monkeypatch.setattr(session_of(app).store.archives, "record", found_before)
     app.archives.run()
     (archive,) = app.archives.list()
-    with closing(open_by_hand(app._store.url)) as by_hand:
-        assert by_hand.execute("select count(*) from leftover") == [(0,)]
+    with closing(open_by_hand(session_of(app).store.url)) as by_hand:
+        assert by_hand.execute("select count(*) from orphaned_file") == [(0,)]
         by_hand.execute(
-            "insert into leftover (tenant, ref, job_id, at, again_at)"
+            "insert into orphaned_file (tenant, ref, job_id, at, again_at)"
             " select a.tenant, a.ref, a.id, a.created_at, a.created_at from archive a"
         )
-    forward(app._store, 2 * HOUR)
+    forward(session_of(app).store, 2 * HOUR)
     assert app.retention.sweep()["delete"] == 0
     assert app.archives.verify(archive.id).ok
 
 
 def test_job_is_found_among_many_archives(archiving_app: App) -> None:
-    app, store = archiving_app, archiving_app._store
+    app, store = archiving_app, session_of(archiving_app).store
     ids = finish(app, *range(3))
     app.retention.set(purge_after="1h", archive=True)
     forward(store, 2 * HOUR)
@@ -379,9 +382,9 @@ def test_file_has_jobs_of_one_day(archiving_app: App, monkeypatch: pytest.Monkey
     assert model.day_of("00000526-5c00-7000-8000-000000000000") == 1
     app = archiving_app
     ids = finish(app, 1, 2, 3)
-    monkeypatch.setattr(archiving, "day_of", lambda job_id: int(job_id == ids[2]))
+    monkeypatch.setattr(retention, "day_of", lambda job_id: int(job_id == ids[2]))
     app.retention.set(purge_after="1h", archive=True)
-    forward(app._store, 2 * HOUR)
+    forward(session_of(app).store, 2 * HOUR)
     assert app.archives.run() == model.ArchiveRun(3, 2)
     ranges = {(each.first_job, each.last_job) for each in app.archives.list()}
     assert ranges == {(ids[0], ids[1]), (ids[2], ids[2])}
@@ -390,9 +393,9 @@ def test_file_has_jobs_of_one_day(archiving_app: App, monkeypatch: pytest.Monkey
 def test_file_is_closed_at_its_size(archiving_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     app = archiving_app
     ids = finish(app, *range(25))
-    monkeypatch.setattr(archiving, "FILE_BYTES", 1000)
+    monkeypatch.setattr(retention, "FILE_BYTES", 1000)
     app.retention.set(purge_after="1h", archive=True)
-    forward(app._store, 2 * HOUR)
+    forward(session_of(app).store, 2 * HOUR)
     assert app.archives.run() == model.ArchiveRun(25, 3)
     assert sorted(archive.jobs for archive in app.archives.list()) == [5, 10, 10]
     assert all(app.archives.verify(archive.id).ok for archive in app.archives.list())
@@ -400,7 +403,7 @@ def test_file_is_closed_at_its_size(archiving_app: App, monkeypatch: pytest.Monk
 
 
 def test_only_what_was_written_is_recorded(archiving_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    app, store = archiving_app, archiving_app._store
+    app, store = archiving_app, session_of(archiving_app).store
     ids = finish(app, 1, 2, 3)
     app.retention.set(purge_after="1h", archive=True)
     forward(store, 2 * HOUR)
@@ -417,7 +420,7 @@ def test_only_what_was_written_is_recorded(archiving_app: App, monkeypatch: pyte
 
 
 def test_another_file_under_the_same_id_marks_no_job(archiving_app: App) -> None:
-    app, store = archiving_app, archiving_app._store
+    app, store = archiving_app, session_of(archiving_app).store
     jobs = ended(app, finish(app, 1, 2))
     app.retention.set(purge_after="1h", archive=True)
     forward(store, 2 * HOUR)
@@ -428,7 +431,7 @@ def test_another_file_under_the_same_id_marks_no_job(archiving_app: App) -> None
 
 
 def test_rows_are_only_those_of_jobs_to_archive(archiving_app: App) -> None:
-    app, store = archiving_app, archiving_app._store
+    app, store = archiving_app, session_of(archiving_app).store
     (done,) = finish(app, 1)
     waiting = app.enqueue("add", {"one": 2}).id
 
@@ -445,7 +448,7 @@ def test_rows_are_only_those_of_jobs_to_archive(archiving_app: App) -> None:
 
 
 def test_origin_workflow_and_redrive_are_archived(archiving_app: App) -> None:
-    app, store = archiving_app, archiving_app._store
+    app, store = archiving_app, session_of(archiving_app).store
     app.templates.set("sum", "add", {"one": 1})
     made = app.templates.enqueue("sum").id
     flow = app.workflow("sums")
@@ -455,8 +458,8 @@ def test_origin_workflow_and_redrive_are_archived(archiving_app: App) -> None:
     work_off(app)
     again = app.dead_letters.redrive_as(dead, {})
     work_off(app)
-    for state in ("*", "dead_letter"):
-        app.retention.set(state=state, clean_after="1h", archive=True)
+    app.retention.set(clean_after="1h", archive=True)
+    app.retention.set(state="dead_letter", clean_after="1h", archive=True)
     forward(store, 2 * HOUR)
     found = store.run(store.archives.rows([made, node, dead, again], "default"))
     documents = {each["job"]["id"]: each for each in found}

@@ -16,7 +16,7 @@ import pytest
 from holdfast import App, State, SyncContext
 from holdfast.errors import InvalidArguments, InvalidPayload
 from holdfast.steps import signature
-from tests.support.workers import work_off
+from tests.support.workers import QUICK, work_off
 
 pytestmark = pytest.mark.req("HF-5")
 
@@ -85,16 +85,9 @@ async def test_dataclass_arguments_round_trip_in_async_code(app: App) -> None:
         return dataclasses.replace(line, price=line.price * 2)
 
     handle = await pay.aenqueue(Line("tea", Decimal("1.10")))
-    await app.worker(quick()).run()
+    await app.worker(burst=True, **QUICK).run()
     assert await handle == Line("tea", Decimal("2.20"))
     await app.aclose()
-
-
-def quick() -> Any:
-    from holdfast.worker.worker import WorkerOptions
-    from tests.support.workers import QUICK
-
-    return WorkerOptions(burst=True, **QUICK)
 
 
 def test_every_kind_of_parameter_is_bound(app: App) -> None:

@@ -31,12 +31,12 @@ def app(new_app: NewApp, tmp_path: Path) -> App:
 async def test_subscription_calls(app: App) -> None:
     made = await app.subscriptions.aset("follow", "order.paid", "work", start="beginning")
     await app.asend_event("order.paid", {"order": 7})
-    assert await app.subscriptions.abehind(made) == 1
+    assert await app.subscriptions.abehind(made.name) == 1
     assert (await app.subscriptions.apause("follow", reason="not now")).paused_reason == "not now"
     assert (await app.subscriptions.aresume("follow")).paused_at is None
     assert [one.name for one in await app.subscriptions.alist()] == ["follow"]
     await app.atick()
-    assert [each.job_id is not None for each in await app.subscriptions.adeliveries(made)] == [True]
+    assert [each.job_id is not None for each in await app.subscriptions.adeliveries(made.name)] == [True]
     await app.subscriptions.aremove("follow")
     with pytest.raises(NotFound):
         await app.subscriptions.aget("follow")
@@ -48,11 +48,11 @@ async def test_subscription_calls(app: App) -> None:
 async def test_consumer_calls(app: App) -> None:
     sent = await app.asend_event("order.paid", {"order": 7})
     assert [event.id async for event in app.events.aread_sent("mirror")] == [sent.id]
-    assert [consumer.name for consumer in await app.events.aconsumers()] == ["mirror"]
-    await app.events.areset_consumer("mirror")
+    assert [consumer.name for consumer in await app.consumers.alist()] == ["mirror"]
+    await app.consumers.areset("mirror")
     assert [event.id for event in app.events.read_sent("mirror")] == [sent.id]
-    await app.events.aremove_consumer("mirror")
-    assert await app.events.aconsumers() == []
+    await app.consumers.aremove("mirror")
+    assert await app.consumers.alist() == []
     await app.aclose()
 
 
@@ -64,7 +64,7 @@ async def test_audit_calls(app: App, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     assert (await app.audit.averify(anchors=[anchor], progress=lambda *far: seen.append(far))).ok
     assert seen
-    assert (await app.audit.averify_some(1))[0].ok
+    assert (await app.audit.averify_some(seals=1)).report.ok
     assert await app.audit.aget(job.id) == app.audit.get(job.id)
     file = tmp_path / "trail.jsonl"
     assert await app.audit.aexport(file) == 1
@@ -104,9 +104,9 @@ async def test_tenant_and_executor_calls(app: App) -> None:
     assert await app.tenants.aset_fair_queues(False) == []
     assert await app.tenants.aset_fair_queues(queue="mail") == await app.tenants.afair_queues() == ["mail"]
     assert await app.tenants.apins() == []
-    assert not await app.tenants.aregistration_required()
-    await app.tenants.aset_registration_required()
-    assert await app.tenants.aregistration_required()
+    assert not await app.tenants.aregistered_only()
+    await app.tenants.aset_registered_only()
+    assert await app.tenants.aregistered_only()
     await app.executors.aset("gpu")
     assert [one.label for one in await app.executors.alist()] == ["gpu"]
     await app.executors.aremove("gpu")

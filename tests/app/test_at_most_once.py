@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast import App, Retry, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.engine.job import Exchange
 from holdfast.errors import InvalidSetting
 from holdfast.stores.flow import Flow
-from holdfast.worker.worker import WorkerOptions
 from tests.app.conftest import NewApp
 from tests.support.stores import claim, forward, open_lease
 from tests.support.waiting import until
@@ -42,10 +42,10 @@ def test_failure_is_final(app: App) -> None:
 def test_lost_worker_is_final(app: App) -> None:
     runs: list[int] = []
     handle = declare(app, runs).enqueue()
-    (lost,) = claim(app._store, open_lease(app._store, ttl=1.0))
+    (lost,) = claim(session_of(app).store, open_lease(session_of(app).store, ttl=1.0))
     assert lost.id == handle.id
-    forward(app._store, 2.0)
-    app._session.run(app._session.store.leases.reap())
+    forward(session_of(app).store, 2.0)
+    session_of(app).run(session_of(app).store.leases.recover())
     work_off(app)
     job = handle.get()
     assert (job.state, job.error_code, runs) == (State.DEAD_LETTER, "worker_lost", [])
@@ -123,10 +123,10 @@ def test_job_stored_with_another_policy_still_starts_once(app: App, new_app: New
     assert (failing.get().state, runs) == (State.DEAD_LETTER, [1])
 
     lost = worker_app.enqueue("charge", retry=Retry(max_attempts=5))
-    claim(app._store, open_lease(app._store, ttl=1.0))
-    forward(app._store, 2.0)
-    app._session.run(app._session.store.leases.reap())
-    app._session.run(app._session.store.leases.promote())
+    claim(session_of(app).store, open_lease(session_of(app).store, ttl=1.0))
+    forward(session_of(app).store, 2.0)
+    session_of(app).run(session_of(app).store.leases.recover())
+    session_of(app).run(session_of(app).store.leases.promote())
     work_off(app)
     job = lost.get()
     assert (job.state, job.error_code, runs) == (State.DEAD_LETTER, "interrupted", [1])
@@ -156,10 +156,10 @@ def test_job_claimed_while_the_worker_stops_is_not_started(app: App, monkeypatch
     """The last exchange was in flight: started now, the job would be interrupted at once and never run."""
     runs: list[int] = []
     handle = declare(app, runs, fails=False).enqueue()
-    usual = app._store.arun
+    usual = session_of(app).store.arun
 
     async def stopped_meanwhile() -> None:
-        worker = app.worker(WorkerOptions(**QUICK))
+        worker = app.worker(**QUICK)
 
         async def arun(flow: Flow[Any]) -> Any:
             answer = await usual(flow)
@@ -167,10 +167,10 @@ def test_job_claimed_while_the_worker_stops_is_not_started(app: App, monkeypatch
                 worker.stop_now()
             return answer
 
-        monkeypatch.setattr(app._store, "arun", arun)
+        monkeypatch.setattr(session_of(app).store, "arun", arun)
         await worker.run()
         monkeypatch.undo()
-        await app._store.leave_loop()
+        await session_of(app).store.leave_loop()
 
     asyncio.run(stopped_meanwhile())
     assert "never_begun" in [event.meta.get("reason") for event in handle.history()]

@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import App, PayloadPolicy, Retry, State
+from holdfast.app.internals import session_of
 from holdfast.engine.retry import fixed
 from holdfast.errors import InvalidSetting, NotFound, Refused
 from holdfast.features.attempts.model import LogPart, decode_log
@@ -32,7 +33,7 @@ ONCE = Retry(max_attempts=1)
 
 
 def stored_lines(app: App) -> list[Any]:
-    with closing(open_by_hand(app._store.url)) as by_hand:
+    with closing(open_by_hand(session_of(app).store.url)) as by_hand:
         return list(
             by_hand.execute("select job_id, attempt, n, lines, ref from attempt_log order by job_id, attempt, n")
         )
@@ -190,8 +191,8 @@ def test_log_write_failure_does_not_fail_the_handler(
         ctx.log.info("into the void")
         return "fine"
 
-    app._session.make_ready()
-    monkeypatch.setattr(app._store.attempts, "append_log", refuse)
+    session_of(app).make_ready()
+    monkeypatch.setattr(session_of(app).store.attempts, "append_log", refuse)
     handle = talks.enqueue()
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         work_off(app)
@@ -217,7 +218,7 @@ def test_log_lines_are_encrypted_and_reencrypted_on_key_rotation(
     assert CANARY in handle.log().text
     monkeypatch.setenv("HOLDFAST_KEYS", f"{new},{old}")
     both = new_app()
-    done = rotate(both._session, both._session.vault)
+    done = rotate(session_of(both), session_of(both).vault)
     assert (done.unread, done.passed) == (0, 0)
     assert all('"key":"new"' in row[3] for row in stored_lines(app))
     monkeypatch.setenv("HOLDFAST_KEYS", new)
@@ -231,7 +232,7 @@ def test_log_lines_are_encrypted_and_reencrypted_on_key_rotation(
 def test_restricted_kind_stores_and_shows_no_log(new_app: NewApp, tmp_path: Path) -> None:
     app = new_app(artifacts=tmp_path / "store")
 
-    @app.job(rules=PayloadPolicy(restricted=True))
+    @app.job(payload_rules=PayloadPolicy(restricted=True))
     def secret(ctx: holdfast.SyncContext, number: str) -> None:
         ctx.log.info("the number is %s", number)
 
@@ -268,7 +269,7 @@ def test_program_output_moves_to_the_artifact_store_and_is_deleted_with_the_job(
     logs.mkdir()
     app = new_app(artifacts=store) if stored else new_app()
     if not stored:
-        object.__setattr__(app._session, "vault", type(app._session.vault)())
+        object.__setattr__(session_of(app), "vault", type(session_of(app).vault)())
     kind = app.command("prints", PRINT, log_dir=logs, retry=ONCE)
     handle = kind.enqueue()
     work_off(app)
@@ -277,7 +278,7 @@ def test_program_output_moves_to_the_artifact_store_and_is_deleted_with_the_job(
     assert (ended.log or "").startswith("artifact://" if stored else f"file://{host_files.host_name()}{logs}")
     assert [folder for folder in (logs, store) if any(folder.rglob("*"))] == [store if stored else logs]
     app.retention.set(clean_after="1h")
-    forward(app._store, 4_000)
+    forward(session_of(app).store, 4_000)
     assert app.retention.sweep()["clean"] == 1
     assert not [each for each in (*logs.rglob("*"), *store.rglob("*")) if each.is_file()], "log and artifact are gone"
     assert handle.log().text == ""

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.features.audit.operations import verify_file
 from holdfast.worker.maintenance import Sealing, release
-from holdfast.worker.worker import WorkerOptions
+from holdfast.worker.options import WorkerKeywords
 from tests.app.conftest import NewApp
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("HF-4", "CX-4")
 
-OFTEN = WorkerOptions(sweep_every=0.05, promote_every=0.05, poll=0.05)
+OFTEN = WorkerKeywords(sweep_every=0.05, promote_every=0.05, poll=0.05)
 
 
 async def test_concurrent_workers_seal_committed_events_in_one_chain(app: App, new_app: NewApp) -> None:
@@ -34,18 +34,20 @@ async def test_concurrent_workers_seal_committed_events_in_one_chain(app: App, n
     for number in range(20):
         app.enqueue("work", {"number": number})
     workers = [
-        app.worker(OFTEN),
-        other.worker(OFTEN),
-        other.worker(dataclasses.replace(OFTEN, sealing=False)),
+        app.worker(**OFTEN),
+        other.worker(**OFTEN),
+        other.worker(**(OFTEN | {"sealing": False})),
     ]
     running = [asyncio.create_task(worker.run()) for worker in workers]
     await asyncio.to_thread(until, lambda: app.audit.verify().events == 60, "all sixty events are sealed")
     for worker in workers:
         worker.stop()
     await asyncio.gather(*running)
+    for each in (app, other):
+        await session_of(each).store.leave_loop()
     report = app.audit.verify()
     assert (report.ok, report.events, report.unsealed) == (True, 60, 0)
-    block = app._store.run(app._store.audit.get_seal())
+    block = session_of(app).store.run(session_of(app).store.audit.get_seal())
     assert block is not None
     assert block.version == release()
 
@@ -73,9 +75,9 @@ async def test_backlog_is_sealed_within_a_time_share(app: App, monkeypatch: pyte
         work.enqueue()
     little = Sealing(1.0)
     for _ in range(2):
-        await little(app._store)
+        await little(session_of(app).store)
         assert app.audit.verify().events == 2
-    await Sealing(3.6e12)(app._store)
+    await Sealing(3.6e12)(session_of(app).store)
     assert (app.audit.verify().events, app.audit.verify().seals) == (7, 4)
 
 
@@ -110,7 +112,7 @@ def test_export_writes_the_selected_part(app: App, tmp_path: Path) -> None:
     for number in range(3):
         app.enqueue("work", {"number": number})
         app.audit.seal()
-    now = app._store.run(app._store.clock.now())
+    now = session_of(app).store.run(session_of(app).store.clock.now())
     seen: list[int] = []
     assert app.audit.export(tmp_path / "all.jsonl", progress=lambda seals, events: seen.append(events)) == 3
     assert app.audit.export(tmp_path / "none.jsonl", since=now + timedelta(hours=1)) == 0

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast import App, Kind, State
-from holdfast.app import enqueue_many
-from holdfast.errors import Conflict, InvalidArguments
+from holdfast.app import enqueue
+from holdfast.app.internals import session_of
+from holdfast.errors import Conflict, InvalidArguments, Refused
 from holdfast.kind import Prepared
 
 pytestmark = pytest.mark.req("HF-5", "SC-19")
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.req("HF-5", "SC-19")
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enqueue_many, "BATCH", 20)
+    monkeypatch.setattr(enqueue, "BATCH", 20)
 
 
 @pytest.fixture
@@ -87,3 +88,45 @@ def test_refused_part_rolls_back_the_whole_batch(app: App, double: Kind[..., Any
     with pytest.raises(Conflict):
         app.enqueue_many(calls())
     assert stored(app) == [-1]
+
+
+@pytest.mark.timeout(60)
+def test_refused_batch_ends_a_long_call(app: App) -> None:
+    """The caller waits for the store to take a batch: it must also learn that no more will be taken."""
+    prepared = 0
+
+    @app.job()
+    async def long(text: str) -> None: ...
+
+    def calls() -> Iterator[Prepared[Any]]:
+        nonlocal prepared
+        while prepared < 2_000:
+            prepared += 1
+            yield long.prepare("x" * 300)
+
+    app.payload_rules.set("long", max_bytes=256)
+    with pytest.raises(Refused):
+        app.enqueue_many(calls())
+    assert prepared < 2_000 or session_of(app).store.pipeline_depth == 1  # SQLite prepares all of them first
+    assert stored(app) == []
+
+
+def test_call_keeps_the_id_it_was_enqueued_with(app: App, double: Kind[..., Any]) -> None:
+    calls = [double.prepare(n) for n in range(60)]
+    handles = app.enqueue_many(calls)
+    assert [call.spec.id for call in calls] == [handle.id for handle in handles]
+    with pytest.raises(Conflict):
+        app.enqueue_many(calls)
+    with pytest.raises(Conflict):
+        app.enqueue_many([double.prepare(-1)] * 60)
+    assert stored(app) == list(range(60))
+
+
+def test_jobs_of_one_kind_keep_its_options(app: App) -> None:
+    @app.job(queue="slow", priority=7, tags=["a"])
+    async def double(n: int) -> int:
+        return 2 * n
+
+    handles = app.enqueue_many(double.prepare(n) for n in range(45))
+    jobs = [handle.get() for handle in handles]
+    assert {(job.queue, job.priority, job.tags) for job in jobs} == {("slow", 7, ("a",))}

@@ -17,6 +17,7 @@ from psycopg.rows import dict_row
 from sqlalchemy.pool import NullPool
 
 from holdfast import App, Kind
+from holdfast.app.internals import session_of
 from holdfast.errors import HoldfastError, InvalidSetting, SchemaMismatch, StoreUnavailable
 from tests.support.caller_connections import Borrower, Django, path_of, sqlalchemy_url
 
@@ -32,7 +33,7 @@ def postgres(postgres_url: str) -> Iterator[App]:
 @pytest.fixture
 def sqlite(sqlite_url: str) -> Iterator[App]:
     with closing(App(sqlite_url, name="tests", enqueued_by="tester")) as app:
-        app._session.make_ready()
+        session_of(app).make_ready()
         yield app
 
 
@@ -58,7 +59,7 @@ def setting(connection: psycopg.Connection[Any], name: str) -> str | None:
 @pytest.mark.parametrize("key", [None, "k-1"])
 def test_tenant_and_actor_of_the_transaction_are_restored(postgres: App, key: str | None) -> None:
     options: Any = {"tenant": "acme"} | ({"key": key} if key else {})
-    with psycopg.connect(postgres._store.url) as connection:
+    with psycopg.connect(session_of(postgres).store.url) as connection:
         connection.execute(
             "select set_config('holdfast.tenant', 'mine', true), set_config('holdfast.actor', 'me', true)"
         )
@@ -77,7 +78,7 @@ def test_tenant_and_actor_of_the_transaction_are_restored(postgres: App, key: st
 def test_enqueue_does_not_widen_what_the_transaction_can_see(postgres: App) -> None:
     """A transaction without a tenant does not get one by enqueueing for it."""
     postgres.enqueue("theirs", tenant="acme")
-    with psycopg.connect(postgres._store.url) as connection:
+    with psycopg.connect(session_of(postgres).store.url) as connection:
         postgres.enqueue("x", tenant="acme", connection=connection)
         assert not setting(connection, "holdfast.tenant")
         connection.execute("select holdfast.enter('other')")
@@ -86,7 +87,9 @@ def test_enqueue_does_not_widen_what_the_transaction_can_see(postgres: App) -> N
 
 
 def test_psycopg_connection_settings_are_unchanged(postgres: App) -> None:
-    with psycopg.connect(postgres._store.url, row_factory=dict_row, cursor_factory=psycopg.RawCursor) as connection:
+    with psycopg.connect(
+        session_of(postgres).store.url, row_factory=dict_row, cursor_factory=psycopg.RawCursor
+    ) as connection:
         connection.execute("create schema shop")
         connection.execute("set search_path = shop, public")
         connection.execute("create table json (says text)")
@@ -103,7 +106,7 @@ def test_psycopg_connection_settings_are_unchanged(postgres: App) -> None:
 async def test_asyncpg_codecs_are_unchanged(postgres: App) -> None:
     import json
 
-    connection = await asyncpg.connect(postgres._store.url)
+    connection = await asyncpg.connect(session_of(postgres).store.url)
     for name in ("json", "jsonb"):
         await connection.set_type_codec(name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
     async with connection.transaction():
@@ -114,20 +117,20 @@ async def test_asyncpg_codecs_are_unchanged(postgres: App) -> None:
 
 
 def test_autocommit_connection_enqueues_immediately(postgres: App) -> None:
-    with psycopg.connect(postgres._store.url, autocommit=True) as connection:
+    with psycopg.connect(session_of(postgres).store.url, autocommit=True) as connection:
         handle = postgres.enqueue("x", connection=connection)
         assert handle.get().kind == "x"
         assert not setting(connection, "holdfast.tenant")
         with connection.transaction(force_rollback=True):
             postgres.enqueue("y", connection=connection)
-    engine = sa.create_engine(sqlalchemy_url(postgres._store.url, "psycopg"), poolclass=NullPool)
+    engine = sa.create_engine(sqlalchemy_url(session_of(postgres).store.url, "psycopg"), poolclass=NullPool)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
         postgres.enqueue("z", connection=other)
     assert {job.kind for job in postgres.jobs.list()} == {"x", "z"}
 
 
 def test_sqlalchemy_connection_with_streamed_results_works(postgres: App) -> None:
-    engine = sa.create_engine(sqlalchemy_url(postgres._store.url, "psycopg"), poolclass=NullPool)
+    engine = sa.create_engine(sqlalchemy_url(session_of(postgres).store.url, "psycopg"), poolclass=NullPool)
     with engine.connect().execution_options(stream_results=True, max_row_buffer=1) as connection:
         postgres.enqueue("x", connection=connection)
         connection.commit()
@@ -135,7 +138,7 @@ def test_sqlalchemy_connection_with_streamed_results_works(postgres: App) -> Non
 
 
 def test_aborted_transaction_is_reported(postgres: App) -> None:
-    with psycopg.connect(postgres._store.url) as connection:
+    with psycopg.connect(session_of(postgres).store.url) as connection:
         with pytest.raises(psycopg.errors.UndefinedTable):
             connection.execute("select 1 from missing")
         with pytest.raises(HoldfastError) as caught:
@@ -145,13 +148,13 @@ def test_aborted_transaction_is_reported(postgres: App) -> None:
 
 def test_serialization_failure_is_raised_as_the_driver_error(postgres: App) -> None:
     """Callers that retry the whole transaction expect the driver's exception."""
-    with psycopg.connect(postgres._store.url, autocommit=True) as connection:
+    with psycopg.connect(session_of(postgres).store.url, autocommit=True) as connection:
         connection.execute("create table note (n integer)")
-    with psycopg.connect(postgres._store.url) as one:
+    with psycopg.connect(session_of(postgres).store.url) as one:
         one.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
         one.execute("select count(*) from note")
         one.execute("insert into note values (1)")
-        with psycopg.connect(postgres._store.url) as other:
+        with psycopg.connect(session_of(postgres).store.url) as other:
             other.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
             other.execute("select count(*) from note")
             other.execute("insert into note values (2)")
@@ -174,7 +177,7 @@ def test_postgres_database_without_the_schema_is_reported(postgres: App, empty_p
 
 
 def test_sqlite_connection_settings_are_unchanged(sqlite: App) -> None:
-    with closing(sqlite3.connect(path_of(sqlite._store.url))) as connection:
+    with closing(sqlite3.connect(path_of(session_of(sqlite).store.url))) as connection:
         connection.row_factory, connection.text_factory = as_dict, bytes
         before = (connection.isolation_level, connection.row_factory, connection.text_factory, pragmas(connection))
         handle = sqlite.enqueue("x", {"n": 1}, key="k", connection=connection)
@@ -201,7 +204,7 @@ def pragmas(connection: sqlite3.Connection) -> list[Any]:
 
 @pytest.mark.parametrize("level", ["", "DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
 def test_legacy_mode_opens_the_transaction_as_an_insert_would(sqlite: App, level: Any) -> None:
-    with closing(sqlite3.connect(path_of(sqlite._store.url), isolation_level=level)) as connection:
+    with closing(sqlite3.connect(path_of(session_of(sqlite).store.url), isolation_level=level)) as connection:
         sqlite.enqueue("x", connection=connection)
         assert connection.in_transaction
         connection.rollback()
@@ -216,7 +219,7 @@ def test_legacy_mode_opens_the_transaction_as_an_insert_would(sqlite: App, level
 
 def test_enqueue_without_a_transaction_is_atomic(sqlite: App, monkeypatch: pytest.MonkeyPatch) -> None:
     first = sqlite.enqueue("x")
-    with closing(sqlite3.connect(path_of(sqlite._store.url), isolation_level=None)) as connection:
+    with closing(sqlite3.connect(path_of(session_of(sqlite).store.url), isolation_level=None)) as connection:
         handle = sqlite.enqueue("x", connection=connection)
         assert handle.get().kind == "x"
         monkeypatch.setattr("holdfast.kind.new_id", lambda: first.id)
@@ -228,7 +231,7 @@ def test_enqueue_without_a_transaction_is_atomic(sqlite: App, monkeypatch: pytes
 
 
 def test_locked_file_is_reported_with_its_code(sqlite: App) -> None:
-    path = path_of(sqlite._store.url)
+    path = path_of(session_of(sqlite).store.url)
     with (
         closing(sqlite3.connect(path, isolation_level=None)) as writer,
         closing(sqlite3.connect(path, timeout=0)) as other,
@@ -254,7 +257,7 @@ def test_connection_to_another_file_is_refused(sqlite: App, tmp_path: Path) -> N
             assert "with a kit that is kit.url" in str(caught.value)
             assert not connection.in_transaction
     link = tmp_path / "link.db"
-    link.symlink_to(path_of(sqlite._store.url))
+    link.symlink_to(path_of(session_of(sqlite).store.url))
     with closing(sqlite3.connect(link)) as connection:  # a symlink to the same file is accepted
         sqlite.enqueue("x", connection=connection)
         connection.commit()
@@ -262,7 +265,10 @@ def test_connection_to_another_file_is_refused(sqlite: App, tmp_path: Path) -> N
 
 
 def test_connection_to_another_database_type_is_refused(sqlite: App, postgres: App) -> None:
-    with closing(sqlite3.connect(path_of(sqlite._store.url))) as file, psycopg.connect(postgres._store.url) as server:
+    with (
+        closing(sqlite3.connect(path_of(session_of(sqlite).store.url))) as file,
+        psycopg.connect(session_of(postgres).store.url) as server,
+    ):
         for app, connection in ((sqlite, server), (postgres, file)):
             with pytest.raises(InvalidSetting) as caught:
                 app.enqueue("x", connection=connection)
@@ -307,10 +313,13 @@ def test_sync_and_async_connections_cannot_be_mixed(sqlite: App, postgres: App) 
             await connection.close()
 
     with pytest.raises(InvalidSetting) as caught:
-        asyncio.run(with_async(postgres._store.url))
+        asyncio.run(with_async(session_of(postgres).store.url))
     assert caught.value.code == "async_connection"
-    django: Borrower = Django(sqlite._store.url)
-    with closing(sqlite3.connect(path_of(sqlite._store.url))) as file, psycopg.connect(postgres._store.url) as server:
+    django: Borrower = Django(session_of(sqlite).store.url)
+    with (
+        closing(sqlite3.connect(path_of(session_of(sqlite).store.url))) as file,
+        psycopg.connect(session_of(postgres).store.url) as server,
+    ):
         for app, connection in ((sqlite, file), (postgres, server), (sqlite, django.connection)):
             with pytest.raises(InvalidSetting) as caught:
                 asyncio.run(with_sync(app, connection))

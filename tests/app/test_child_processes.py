@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 
+from holdfast.app.internals import session_of
 from holdfast.app.process_handlers import Process, process_caller, recipe_for
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import Failed, Snoozed, Succeeded
@@ -43,13 +44,13 @@ async def children() -> AsyncIterator[Children]:
 
 
 def caller(process_jobs: ModuleType, children: Children, name: str) -> object:
-    kind, client = getattr(process_jobs, name), process_jobs.app._session
+    kind, client = getattr(process_jobs, name), session_of(process_jobs.app)
     return process_caller(kind, Process(), None, children, recipe_for(client, "holdfast", Process()))
 
 
 def taken(process_jobs: ModuleType, name: str, *args: object) -> Claim:
     getattr(process_jobs, name).enqueue(*args)
-    store = process_jobs.app._store
+    store = session_of(process_jobs.app).store
     (job,) = claim(store, open_lease(store))
     process_jobs.app.close()
     return job
@@ -171,7 +172,7 @@ def test_killed_reaper_is_replaced(process_jobs: ModuleType, url: str, tmp_path:
 @pytest.mark.slow
 @pytest.mark.req("CX-10")
 async def test_idle_child_that_died_is_not_reused(process_jobs: ModuleType, children: Children) -> None:
-    recipe = recipe_for(process_jobs.app._session, "holdfast", Process())
+    recipe = recipe_for(session_of(process_jobs.app), "holdfast", Process())
     child = await children.borrow(recipe)
     children.give_back(child, recycle=100)
     os.kill(child.pid, signal.SIGKILL)
@@ -188,7 +189,7 @@ async def test_idle_child_that_died_is_not_reused(process_jobs: ModuleType, chil
 @pytest.mark.req("CX-10")
 async def test_child_reaped_by_other_code_counts_as_gone(process_jobs: ModuleType, children: Children) -> None:
     """A handler calls ``os.wait``, or the program ignores SIGCHLD."""
-    child = await children.borrow(recipe_for(process_jobs.app._session, "holdfast", Process()))
+    child = await children.borrow(recipe_for(session_of(process_jobs.app), "holdfast", Process()))
     stolen = asyncio.create_task(asyncio.to_thread(os.waitpid, child.pid, 0))
     os.kill(child.pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):  # the pool was first
@@ -200,9 +201,9 @@ async def test_child_reaped_by_other_code_counts_as_gone(process_jobs: ModuleTyp
 @pytest.mark.slow
 @pytest.mark.req("CX-15")
 async def test_stopped_reaper_does_not_block_closing(process_jobs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaper, "PATIENCE", 0.2)
+    monkeypatch.setattr(reaper, "TIMEOUT", 0.2)
     pool = Children(1)
-    pool.give_back(await pool.borrow(recipe_for(process_jobs.app._session, "holdfast", Process())), recycle=100)
+    pool.give_back(await pool.borrow(recipe_for(session_of(process_jobs.app), "holdfast", Process())), recycle=100)
     pid = pool._reaper.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)

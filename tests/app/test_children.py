@@ -8,6 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.engine.trace import plain_tags
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off
@@ -18,7 +19,7 @@ AGAIN = Retry(max_attempts=3, backoff=Backoff(base=0.0, jitter=False))
 def finish(app: App, *handles: Any) -> None:
     for _ in range(5):
         work_off(app)
-        app._session.run(app._session.store.leases.promote())
+        session_of(app).run(session_of(app).store.leases.promote())
     assert all(handle.get().state.finished for handle in handles)
 
 
@@ -96,7 +97,7 @@ def test_artifacts_belong_to_an_attempt(app: App) -> None:
 
     one, two = renders.enqueue(), arenders.enqueue()
     finish(app, one, two)
-    artifacts = app._session.run(app._session.store.jobs.artifacts(one.id, one.tenant))
+    artifacts = session_of(app).run(session_of(app).store.jobs.artifacts(one.id, one.tenant))
     assert [(each.attempt, each.name, each.ref, each.meta) for each in artifacts] == [
         (1, "report.pdf", "s3://bucket/1.pdf", {"pages": 3}),
         (2, "report.pdf", "s3://bucket/2.pdf", {"pages": 3}),
@@ -122,7 +123,7 @@ def test_context_exposes_the_facts_of_its_job(app: App, new_app: NewApp) -> None
     handle = looks.using(agent="planner").enqueue()
     for _ in range(3):
         work_off(app, queues=("mail",))
-        app._session.run(app._session.store.leases.promote())
+        session_of(app).run(session_of(app).store.leases.promote())
     assert handle.get().state is State.SUCCEEDED
     facts = ("mail", 7, ("a", "b"), "planner", None, None)
     assert seen == [

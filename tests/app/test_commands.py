@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Handle, Retry, State
+from holdfast.app.internals import kinds_of, session_of
 from holdfast.engine.job import Attempt
 from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.stores.host_files import host_name
@@ -32,7 +33,7 @@ MARK = "open(sys.argv[1], 'w').write(str(os.getpid()) + ' ' + str(child.pid))"
 
 
 def attempt(app: App, handle: Handle[Any]) -> Attempt:
-    return app._session.run(app._session.store.jobs.attempts(handle.id, handle.tenant))[-1]
+    return session_of(app).run(session_of(app).store.jobs.attempts(handle.id, handle.tenant))[-1]
 
 
 def output(app: App, handle: Handle[Any]) -> str:
@@ -136,7 +137,7 @@ def test_invalid_command_declarations_are_refused(app: App) -> None:
     for settings in ({"stdin": "tty"}, {"ok_exit_codes": (0, 3), "reject_exit_codes": (3,)}, {"fields": {"y": int}}):
         with pytest.raises(InvalidSetting):
             app.command("bad", ["a", "{x}"], **settings)
-    assert app._kinds == {}
+    assert kinds_of(app) == {}
     typed = app.command("typed", ["a", "{width}"], fields={"width": int})
     for wrong in ({"width": "wide"}, {}, {"width": 1, "height": 2}):
         with pytest.raises(InvalidArguments):
@@ -271,7 +272,7 @@ def test_files_left_by_a_program_become_artifacts(app: App, logs: Path, status: 
         f"(folder / 'link').symlink_to('/etc/passwd'); os.mkfifo(folder / 'pipe'); sys.exit({status})"
     )
     handle = run(app, "makes", python(code), log_dir=logs)
-    artifacts = app._session.run(app._session.store.jobs.artifacts(handle.id, "default"))
+    artifacts = session_of(app).run(session_of(app).store.jobs.artifacts(handle.id, "default"))
     assert [(each.name, each.attempt, each.meta["size"]) for each in artifacts] == [
         ("a.bin", 1, 70_000),
         ("sub/b.txt", 1, 1),
@@ -352,7 +353,7 @@ def test_processes_left_by_a_program_end_with_its_attempt(app: App, logs: Path, 
 def test_killed_worker_takes_its_programs_along_and_keeps_their_logs(
     app: App, url: str, logs: Path, tmp_path: Path
 ) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     sleeps = app.enqueue("sleeps", {"marks": str(tmp_path / "marks")})
     logging_job = app.enqueue("logs", {})
     with worker_process("tests.app.killable_jobs", url, tmp_path, HOLDFAST_LOG_DIR=str(logs)) as victim:

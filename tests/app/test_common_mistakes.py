@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, ApprovalNotice, Context, Retry, State, SyncContext
+from holdfast.app.internals import kinds_of
 from holdfast.errors import InvalidSetting
 from tests.support.workers import work_off
 
@@ -176,12 +177,12 @@ def test_notifier_with_a_wrong_signature_is_refused_at_declaration(app: App) -> 
         def tell(what: ApprovalNotice) -> None: ...
 
     assert caught.value.code == "invalid_approval"
-    assert app._kinds == {}
+    assert kinds_of(app) == {}
 
     @app.approval_notifier()
     def notify(ctx: SyncContext, notice: ApprovalNotice) -> None: ...
 
-    assert set(app._kinds) == {"approval_notice"}
+    assert set(kinds_of(app)) == {"approval_notice"}
 
 
 @pytest.mark.req("CX-14")

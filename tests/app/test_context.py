@@ -10,9 +10,10 @@ import pytest
 
 import holdfast
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.engine.steps import Progress
 from holdfast.errors import InvalidPayload
-from holdfast.features.jobs.views import story
+from holdfast.features.jobs.store import story
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off, working
 
@@ -189,7 +190,7 @@ def test_handler_without_a_context_parameter_can_get_the_context(app: App, new_a
     jobs = [handle.get() for handle in handles]
     assert [(job.state, job.attempt) for job in jobs] == [(State.SUCCEEDED, 1)] * 3
     assert handles[0].progress() == Progress(0.5, "half", 1)
-    details = app._session.run(story(app._session.store, handles[2].id, "default"))
+    details = session_of(app).run(story(session_of(app).store, handles[2].id, "default"))
     assert details is not None
     assert details.result is not None
     assert details.result.ref == "file:///x"

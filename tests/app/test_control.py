@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Cancel, Handle, Job, Kind, Reject, Retry, RetryLater, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.errors import InvalidSetting
 from tests.support.stores import forward
 from tests.support.workers import work_off
@@ -37,7 +38,7 @@ def test_retry_later_waits_as_long_as_requested(app: App, after: Any) -> None:
         raise RetryLater(after=after, message="the service is down")
 
     handle = busy.enqueue()
-    now = forward(app._store)
+    now = forward(session_of(app).store)
     job = end(app, handle)
     assert (job.state, job.retries, job.due_at) == (State.RETRY_WAITING, 1, now + timedelta(seconds=90))
     assert (job.error_code, job.error_message) == ("retry_asked", "the service is down")
@@ -54,7 +55,7 @@ def test_retry_later_counts_as_a_failure_and_ends_at_the_limit(app: App) -> None
     work_off(app)
     app.jobs.reschedule(handle.id)
     assert end(app, handle).state is State.DEAD_LETTER
-    assert [event.type for event in handle.history()][-2:] == ["fail", "bury"]
+    assert [event.type for event in handle.history()][-2:] == ["fail", "dead_letter"]
 
 
 @pytest.mark.req("CX-9")
@@ -68,7 +69,7 @@ def test_retry_later_can_set_a_backoff_or_use_the_job_policy(app: App) -> None:
         raise RetryLater
 
     handles = own.enqueue(), jobs.enqueue()
-    now = forward(app._store)
+    now = forward(session_of(app).store)
     work_off(app)
     assert [handle.get().due_at for handle in handles] == [now + timedelta(seconds=7), now + timedelta(seconds=3600)]
 
@@ -115,7 +116,7 @@ def test_cancel_ends_the_job_as_cancelled(app: App, reason: str | None) -> None:
     assert (event.type, event.from_state) == ("cancel", State.IN_PROGRESS)
     assert event.meta == {"by": "handler"} | ({"reason": reason} if reason else {})
     assert event.actor.startswith("worker ")
-    (attempt,) = app._session.run(app._session.store.jobs.attempts(handle.id, handle.tenant))
+    (attempt,) = session_of(app).run(session_of(app).store.jobs.attempts(handle.id, handle.tenant))
     assert attempt.outcome == "cancelled"
 
 
@@ -126,7 +127,7 @@ def test_snooze_is_not_a_failure_and_costs_no_retry(app: App) -> None:
         ctx.snooze("10m", "the file is not there yet")
 
     handle = waits.enqueue()
-    now = forward(app._store)
+    now = forward(session_of(app).store)
     job = end(app, handle)
     assert (job.state, job.retries, job.error_code) == (State.RETRY_WAITING, 0, None)
     assert job.due_at == now + timedelta(minutes=10)

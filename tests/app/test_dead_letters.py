@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import App, Reject, Retry, State
+from holdfast.app.internals import session_of
 from holdfast.errors import Conflict, InvalidArguments, InvalidInput, InvalidSetting, NotFound, WaitTimeout
 from tests.app.conftest import NewApp
 from tests.support.waiting import until
@@ -79,7 +80,7 @@ def test_async_forms_group_redrive_and_discard(new_app: NewApp) -> None:
         assert (await app.operations.acancel(last.id, reason="no")).cancelled_reason == "no"
         assert len(await app.operations.alist()) == 2
         assert (await app.operations.arun((await app.dead_letters.adiscard(reason="x")).id)).total == 0
-        await app._store.leave_loop()
+        await session_of(app).store.leave_loop()
 
     asyncio.run(resolve())
 
@@ -121,7 +122,7 @@ def test_invalid_input_is_refused_with_its_code(new_app: NewApp) -> None:
             app.operations.start("cancel", **options)
     with pytest.raises(InvalidSetting, match="unknown_action"):
         app.operations.start("move")  # type: ignore[arg-type]
-    started = app.operations.start("cancel", rate=0.001)
+    started = app.operations.start("cancel", rate=0.001, everything=True)
     with pytest.raises(WaitTimeout):
         app.operations.wait(started.id, timeout=0)
     app.operations.cancel(started.id)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Context, PayloadPolicy, Retry, State, SyncContext
+from holdfast.app.internals import kinds_of, session_of
 from holdfast.engine.job import Job
 from holdfast.errors import Conflict, InvalidArguments, InvalidInput, InvalidSetting, NotFound
 from holdfast.kind import Kind
@@ -108,9 +109,9 @@ def test_every_option_is_stored(app: App) -> None:
 @pytest.mark.req("DP-9")
 @pytest.mark.parametrize("delay", [90, 90.0, "90s", "1m30s", timedelta(seconds=90)])
 def test_delay_counts_from_the_database_clock(app: App, delay: Any) -> None:
-    before = app._session.run(app._session.store.clock.now())
+    before = session_of(app).run(session_of(app).store.clock.now())
     job = declare(app).using(delay=delay).enqueue("x").get()
-    after = app._session.run(app._session.store.clock.now())
+    after = session_of(app).run(session_of(app).store.clock.now())
     assert job.due_at is not None
     assert before <= job.due_at - timedelta(seconds=90) <= after
 
@@ -271,11 +272,11 @@ def test_job_options_are_checked_at_declaration(app: App) -> None:
         app.job(colour="red", memory="1GB")  # type: ignore[call-overload]
     assert (caught.value.code, caught.value.message) == ("unknown_option", "unknown options: colour, memory")
     with pytest.raises(InvalidSetting, match="rules must be a PayloadPolicy"):
-        app.job(rules={"signal_only": True})  # type: ignore[call-overload]
+        app.job(payload_rules={"signal_only": True})  # type: ignore[call-overload]
     for wrong in ({}, {"forbidden": ["token"]}, {"max_bytes": "little"}):
         with pytest.raises(InvalidSetting):
             PayloadPolicy(**wrong)
-    assert app._kinds == {}
+    assert kinds_of(app) == {}
 
 
 @pytest.mark.req("HF-5")
@@ -289,7 +290,7 @@ def test_using_does_not_change_the_kind(app: App) -> None:
 
 @pytest.mark.req("CX-19", "CX-9")
 def test_a_deadline_is_a_time_or_a_duration_from_now(app: App) -> None:
-    send, now = declare(app), app._session.run(app._store.clock.now())
+    send, now = declare(app), session_of(app).run(session_of(app).store.clock.now())
 
     def seconds_left(job: Job) -> float:
         assert job.deadline_at is not None

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast import App, Handle
+from holdfast.app.internals import session_of
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.stores.requests import ClaimRequest
 from tests.support.direct_sql import PostgresByHand
@@ -23,7 +24,7 @@ def code(raised: pytest.ExceptionInfo[HoldfastError]) -> str:
 
 
 def test_executors_are_added_listed_and_removed(app: App) -> None:
-    app._store.migrate()
+    app.migrate()
     assert app.executors.list() == []
     one = app.executors.set("gpu")
     app.executors.set("planner", "generator")
@@ -47,7 +48,7 @@ def test_unlisted_executor_cannot_open_a_lease_and_a_removed_one_cannot_claim(ap
     def quick() -> None: ...
 
     handles = [quick.enqueue() for _ in range(3)]
-    store = app._store
+    store = session_of(app).store
     lease = store.run(store.leases.open("w", 60, "*", "odd")).id
     request = ClaimRequest(lease=lease, queues=("default",), want=1)
     (claimed,) = store.run(store.leases.exchange([], request)).claims
@@ -78,7 +79,7 @@ def test_removed_worker_finishes_its_job_and_exits(app: App) -> None:
         release.wait(20)
         return "done"
 
-    app._store.migrate()
+    app.migrate()
     app.executors.set("gpu")
     handle = hold.enqueue()
     with working(app, executor="gpu") as background:
@@ -94,14 +95,14 @@ def test_removed_worker_finishes_its_job_and_exits(app: App) -> None:
 
 def test_worker_removed_while_settling_claims_no_later_job(app: App) -> None:
     """The list check and the job query are two statements: a removal between them must take effect."""
-    if app._store.embedded:
+    if session_of(app).store.embedded:
         pytest.skip("SQLite has one writer at a time, so nothing happens between the two")
 
     @app.job()
     def quick() -> None: ...
 
     first = quick.enqueue()
-    store = app._store
+    store = session_of(app).store
     app.executors.set("gpu")
     lease = store.run(store.leases.open("w", 60, "*", "gpu")).id
     request = ClaimRequest(lease=lease, queues=("default",), want=1)
@@ -141,7 +142,7 @@ def test_kinds_are_registered_in_one_call_and_built_in_kinds_have_aliases(app: A
 
         And more."""
 
-    app._store.migrate()
+    app.migrate()
     assert (app.kinds.register(), app.kinds.register()) == (1, 0)
     assert [(each.name, each.description) for each in app.kinds.list()] == [("known", "Do what is known.")]
     app.policies.set(unknown_kinds="refuse")
@@ -168,7 +169,7 @@ def test_executor_can_be_set_wherever_a_queue_can(app: App) -> None:
     @app.job(executor="gpu-2")
     def follow(event: dict[str, object]) -> None: ...
 
-    app._store.migrate()
+    app.migrate()
     work_off(app)  # stores the declarations
     app.templates.set("t", "plain", executor="gpu-1")
     app.schedules.add("s", "every 1h", kind="plain", executor="gpu-1")

@@ -143,7 +143,7 @@ def test_reports_and_programs_write_private_files(tmp_path: Path) -> None:
 
 SOURCE = Path(holdfast.__file__).parent
 CREATORS = {
-    "stores/private_files.py",
+    "stores/host_files.py",
     "features/connectors/program_shim.py",  # imports only the standard library; opens its log for its owner only
 }
 WRITING = {"write_bytes", "write_text", "touch", "mkdir", "makedirs", "mkfifo", "mknod", "symlink_to", "hardlink_to"}
@@ -197,7 +197,7 @@ def test_creations_are_found(statement: str) -> None:
 
 @pytest.mark.parametrize("umask", [0o022], indirect=True)  # it reads the source only
 def test_only_two_modules_create_files() -> None:
-    """Create files and folders with stores/private_files.py."""
+    """Create files and folders with stores/host_files.py."""
     found = {
         f"{name}:{line}"
         for path in sorted(SOURCE.rglob("*.py"))

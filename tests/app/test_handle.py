@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from holdfast import App, Handle, Retry, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.errors import Conflict, InvalidInput, InvalidSetting, JobFailed, NotFound, WaitTimeout
 from holdfast.kind import Kind
 from tests.app.conftest import NewApp
@@ -45,7 +46,7 @@ def test_handler_without_a_return_value_has_no_result(app: App) -> None:
     handle = nothing.enqueue()
     work_off(app)
     handle.wait(timeout=5)
-    assert app._session.run(app._session.store.jobs.result(handle.id, "default")) is None
+    assert session_of(app).run(session_of(app).store.jobs.result(handle.id, "default")) is None
     handle.result()
 
 
@@ -122,7 +123,7 @@ def test_cancel_returns_the_state_or_raises_a_conflict(app: App) -> None:
 
 def test_handle_of_another_tenant_finds_nothing(app: App) -> None:
     handle = declare(app).enqueue(4)
-    stranger: Handle[int] = Handle(handle.id, "acme", True, None, app._session, int)
+    stranger: Handle[int] = Handle(handle.id, "acme", True, None, session_of(app), int)
     for call in (stranger.get, stranger.state, stranger.cancel, lambda: stranger.wait(0)):
         with pytest.raises(NotFound):
             call()
@@ -168,7 +169,7 @@ def test_operator_calls_answer_for_each_job(app: App) -> None:
 @pytest.mark.req("JF-5")
 def test_handle_reschedules_its_job(app: App) -> None:
     handle = declare(app).enqueue(-1)
-    now = forward(app._store)
+    now = forward(session_of(app).store)
     assert handle.reschedule(delay="1h").state is State.QUEUED
     assert handle.get().due_at == now + timedelta(hours=1)
     work_off(app)
@@ -191,7 +192,7 @@ async def areschedule(app: App, handle: Handle[int]) -> None:
     try:
         await handle.areschedule(delay=5)
     finally:
-        await app._store.leave_loop()
+        await session_of(app).store.leave_loop()
 
 
 @pytest.mark.req("JF-5")
@@ -286,7 +287,7 @@ def test_job_details_are_read_through_its_handle(app: App) -> None:
 
 
 def test_every_read_of_an_unknown_job_raises_not_found(app: App) -> None:
-    stranger: Handle[int] = Handle(declare(app).enqueue(4).id, "acme", True, None, app._session, int)
+    stranger: Handle[int] = Handle(declare(app).enqueue(4).id, "acme", True, None, session_of(app), int)
     reads = (stranger.attempts, stranger.artifacts, stranger.references, stranger.steps, stranger.checkpoints)
     for call in (*reads, stranger.why, stranger.redrive):
         with pytest.raises(NotFound):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Handle, Retry, State
+from holdfast.app.internals import session_of
 from holdfast.engine.job import Attempt
 from tests.support.workers import work_off
 
@@ -16,7 +17,7 @@ ONCE = Retry(max_attempts=1)
 
 
 def attempts(app: App, handle: Handle[Any]) -> list[Attempt]:
-    return app._session.run(app._session.store.jobs.attempts(handle.id, handle.tenant))
+    return session_of(app).run(session_of(app).store.jobs.attempts(handle.id, handle.tenant))
 
 
 class Strange(Exception):

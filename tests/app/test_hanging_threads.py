@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from holdfast.worker.worker import WorkerOptions
+from holdfast.app.internals import session_of
 from tests.support.stores import put_one, state_of
 from tests.support.workers import QUICK
 
@@ -36,7 +36,7 @@ def test_worker_stops_although_handlers_hang_in_threads(app: App, tmp_path: Path
 
     async def run_worker() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(hogs))
-        worker = app.worker(WorkerOptions(**(QUICK | {"grace": 0.1})))
+        worker = app.worker(**(QUICK | {"grace": 0.1}))
         serving = asyncio.create_task(worker.run())
 
         async def until(holds: Callable[[], bool]) -> None:
@@ -44,17 +44,19 @@ def test_worker_stops_although_handlers_hang_in_threads(app: App, tmp_path: Path
                 while not holds():  # noqa: ASYNC110 - the condition reads the database
                     await asyncio.sleep(0.02)
 
-        held = [put_one(app._store, "hang") for _ in range(hogs)]
-        await until(lambda: all(state_of(app._store, job_id) is State.IN_PROGRESS for job_id in held))
+        held = [put_one(session_of(app).store, "hang") for _ in range(hogs)]
+        await until(lambda: all(state_of(session_of(app).store, job_id) is State.IN_PROGRESS for job_id in held))
         handle = program.enqueue()
-        await until(lambda: state_of(app._store, handle.id) is State.SUCCEEDED)
+        await until(lambda: state_of(session_of(app).store, handle.id) is State.SUCCEEDED)
         lost = worker._keeper.lease
         worker._keeper._lose(lost)
         await until(lambda: worker._keeper.lease not in ("", lost))
         worker.stop()
         await asyncio.wait_for(serving, 20)
-        if not app._store.embedded:
+        if not session_of(app).store.embedded:
             await app.aclose()
 
     asyncio.run(scenario())
-    assert app._store.run(app._store.health.get("*")).lease_active <= 1, "only the lease that was declared lost"
+    assert session_of(app).store.run(session_of(app).store.health.get("*")).lease_active <= 1, (
+        "only the lease that was declared lost"
+    )

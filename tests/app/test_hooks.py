@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import App, Backoff, EndInfo, EnqueueInfo, Hooks, Retry, RunInfo, State
+from holdfast.app.internals import session_of
 from holdfast.errors import InvalidSetting
 from tests.app.conftest import NewApp
 from tests.app.processes import imported
@@ -245,7 +246,7 @@ def test_lost_worker_dead_letter_is_reported_by_the_recording_process(app: App) 
     def fragile() -> None: ...
 
     handle = fragile.enqueue()
-    store = app._session.store
+    store = session_of(app).store
     lease = open_lease(store)
     assert [each.id for each in claim(store, lease)] == [handle.id]
     store.run(store.leases.end(lease, "crashed in a test", "*"))

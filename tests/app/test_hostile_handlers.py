@@ -16,11 +16,11 @@ import psycopg
 import pytest
 
 from holdfast import App, Backoff, Context, HoldfastError, Retry, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import Outcome, Settled
 from holdfast.worker import executor, slots
 from holdfast.worker.slots import Slots
-from holdfast.worker.worker import WorkerOptions
 from tests.support.waiting import until
 from tests.support.workers import QUICK, work_off, working
 
@@ -152,7 +152,7 @@ def test_result_reference_is_stored_with_a_transaction(app: App) -> None:
 
     handle = makes.enqueue()
     work_off(app)
-    result = app._session.run(app._session.store.jobs.result(handle.id, handle.tenant))
+    result = session_of(app).run(session_of(app).store.jobs.result(handle.id, handle.tenant))
     assert result is not None
     assert (result.value, result.ref) == ({"rows": 3}, "s3://reports/1.csv")
 
@@ -214,7 +214,7 @@ async def test_cancelled_worker_hands_back_running_jobs(app: App) -> None:
             stop_reasons.append(ctx.stop_reason)
 
     handle = await slow.aenqueue()
-    running = asyncio.create_task(app.worker(WorkerOptions(**QUICK)).run())
+    running = asyncio.create_task(app.worker(**QUICK).run())
     await asyncio.wait_for(started.wait(), 20)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

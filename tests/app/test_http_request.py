@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Context, Handle, Retry, State
+from holdfast.app.internals import session_of
 from holdfast.errors import InvalidArguments
-from holdfast.features.connectors.outbound import SecretProvider
+from holdfast.features.connectors.http_request import SecretProvider
 from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp
 from tests.support.http_server import Page, Web, running
@@ -113,7 +114,7 @@ def test_temporary_errors_are_retried_and_others_are_rejected(app: App, web: Web
     job = later.get()
     assert (job.state, job.error_code) == (State.RETRY_WAITING, "http_unavailable")
     assert job.due_at is not None
-    assert 7_000 < (job.due_at - app._session.run(app._session.store.clock.now())).total_seconds() <= 7_260
+    assert 7_000 < (job.due_at - session_of(app).run(session_of(app).store.clock.now())).total_seconds() <= 7_260
     web.says("/wrong", 422, b"no such\r\ncurrency", {})
     handle = app.enqueue("http.request", {"url": f"{web.url}/wrong"}, retry=Retry(max_attempts=5))
     work_off(app)
@@ -205,12 +206,12 @@ def test_secrets_are_given_by_name_and_leave_no_trace(
     seen = [caplog.text, *capsys.readouterr(), repr(app), repr(app._outbound)]
     for handle in handles:
         job = handle.get()
-        attempts = app._session.run(app._session.store.jobs.attempts(handle.id, handle.tenant))
+        attempts = session_of(app).run(session_of(app).store.jobs.attempts(handle.id, handle.tenant))
         seen += [repr(job), repr(attempts), repr(handle.history()), repr(app.jobs.why(handle.id))]
     assert CANARY not in "".join(seen)
     written = [path for path in tmp_path.parent.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
     assert written == []
-    database = Path(app._store.url.removeprefix("sqlite:///"))
+    database = Path(session_of(app).store.url.removeprefix("sqlite:///"))
     folder = [path for path in database.parent.rglob("*") if path.is_file()]
     assert database in folder
     assert [path for path in folder if CANARY.encode() in path.read_bytes()] == []

@@ -86,7 +86,7 @@ def test_reads_of_an_unknown_job_raise_not_found(app: App, name: str) -> None:
 def test_steps_and_checkpoints_of_a_restricted_kind_are_hidden(new_app: NewApp) -> None:
     app = new_app()
 
-    @app.job(rules=PayloadPolicy(restricted=True))
+    @app.job(payload_rules=PayloadPolicy(restricted=True))
     async def secret(ctx: Context, name: str) -> None:
         await ctx.step("look up", lambda: name)
         await ctx.checkpoint.save(name, "who")

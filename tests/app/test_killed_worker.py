@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Retry, State
+from holdfast.app.internals import session_of
 from tests.app.worker_process import worker_process
 from tests.support.waiting import until
 
@@ -32,12 +33,12 @@ def starts(folder: Path) -> list[tuple[int, int, int]]:
 
 @pytest.mark.req("CX-15", "SC-4", "DP-8", "CX-10")
 def test_jobs_of_a_killed_worker_are_finished_by_another(app: App, url: str, tmp_path: Path) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     held = [app.enqueue("hold", {"number": n}) for n in range(4)]
     with ExitStack() as stack:
         victim = stack.enter_context(worker(url, tmp_path))
         until(lambda: len(starts(tmp_path)) == 4, "all slots of the first worker are in use")
-        others = app.enqueue_many([app._prepare("quick", {"number": n}, {}) for n in range(20)])
+        others = app.enqueue_many([app.prepare("quick", {"number": n}) for n in range(20)])
         victim.kill()
         victim.wait(timeout=10)
         (tmp_path / "go").touch()
@@ -49,7 +50,7 @@ def test_jobs_of_a_killed_worker_are_finished_by_another(app: App, url: str, tmp
         job = handle.get()
         assert (job.state, job.attempt, job.crashes, job.retries) == (State.SUCCEEDED, 2, 1, 0)
         event_types = [event.type for event in handle.history()]
-        assert event_types == ["enqueue", "take", "lapse", "retry", "due", "take", "succeed"]
+        assert event_types == ["enqueue", "take", "lease_expired", "retry", "due", "take", "succeed"]
     marks = starts(tmp_path)
     assert Counter(pid for pid, _, _ in marks)[victim.pid] == 4
     assert Counter(number for _, number, _ in marks) == Counter(dict.fromkeys(range(4), 2))
@@ -59,7 +60,7 @@ def test_jobs_of_a_killed_worker_are_finished_by_another(app: App, url: str, tmp
 @pytest.mark.slow
 @pytest.mark.req("CX-15", "CX-10")
 def test_no_job_is_lost_when_every_worker_is_killed(app: App, url: str, tmp_path: Path) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     handles = [app.enqueue("hold", {"number": n}) for n in range(6)]  # more than the slots of one worker
     with worker(url, tmp_path) as one, worker(url, tmp_path) as two:
         until(lambda: len(starts(tmp_path)) == 6, "both workers run jobs")
@@ -76,7 +77,7 @@ def test_no_job_is_lost_when_every_worker_is_killed(app: App, url: str, tmp_path
 @pytest.mark.slow
 @pytest.mark.req("CX-10", "CX-15")
 def test_job_that_kills_its_worker_every_time_is_dead_lettered(app: App, url: str, tmp_path: Path) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     handle = app.enqueue("poison", retry=Retry(max_attempts=5, max_crashes=1))
     for attempt in (1, 2):
         with worker(url, tmp_path) as victim:

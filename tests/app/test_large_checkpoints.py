@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Retry, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.engine.retry import fixed
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.features.payloads.operations import rotate
@@ -35,7 +36,7 @@ def blobs(folder: Path) -> list[Path]:
 
 def in_database(app: App) -> int:
     """The number of characters of these values that are stored in the database."""
-    with closing(open_by_hand(app._store.url)) as by_hand:
+    with closing(open_by_hand(session_of(app).store.url)) as by_hand:
         rows = by_hand.execute("select value from checkpoint union all select value from step where value is not null")
         return sum(len(str(row[0])) for row in rows)
 
@@ -77,7 +78,7 @@ def test_large_values_are_read_back_by_later_attempts_and_callers(new_app: NewAp
     assert len(blobs(folder)) == 2
     assert handle.checkpoints() == {"pages": expected}
     app.retention.set(clean_after="1h")
-    forward(app._store, 4000)
+    forward(session_of(app).store, 4000)
     app.retention.sweep()
     assert blobs(folder) == []
 
@@ -117,7 +118,7 @@ def test_missing_or_changed_object_is_reported(new_app: NewApp, folder: Path) ->
 
 
 def without_artifacts(app: App) -> App:
-    app._session.vault = EMPTY  # an embedded database has a folder by default
+    session_of(app).vault = EMPTY  # an embedded database has a folder by default
     return app
 
 
@@ -165,7 +166,7 @@ def test_large_values_are_encrypted_in_the_artifact_store(
     assert handle.checkpoints()["pages"][0] == LARGE
     monkeypatch.setenv("HOLDFAST_KEYS", f"{new},{old}")
     rotated_app = new_app(artifacts=folder)
-    rotated = rotate(rotated_app._session, rotated_app._session.vault)
+    rotated = rotate(session_of(rotated_app), session_of(rotated_app).vault)
     assert (rotated.unread, rotated.passed) == (0, 0)
     monkeypatch.setenv("HOLDFAST_KEYS", new)
     rotated_app = new_app(artifacts=folder)
@@ -180,7 +181,7 @@ def test_large_values_are_encrypted_in_the_artifact_store(
 @pytest.mark.req("CX-8", "DP-21")
 def test_upload_without_a_record_is_deleted_later(new_app: NewApp, folder: Path) -> None:
     app = new_app(artifacts=folder)
-    store, vault = app._store, app._session.vault
+    store, vault = session_of(app).store, session_of(app).vault
 
     @app.job(retry=AGAIN)
     def crawl(ctx: SyncContext) -> None:

@@ -10,6 +10,7 @@ from datetime import datetime
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.errors import Conflict, InvalidSetting, NotFound
 from tests.app.conftest import NewApp
 from tests.support.stores import claim, open_lease
@@ -112,11 +113,11 @@ def test_invalid_limits_are_refused(app: App) -> None:
 def test_reservation_blocks_other_claims_and_reservations(app: App, new_app: NewApp) -> None:
     app.enqueue("later")
     with app.reservations.hold(reason="by hand") as reserved:
-        assert claim(app._store, open_lease(app._store)) == []
+        assert claim(session_of(app).store, open_lease(session_of(app).store)) == []
         with pytest.raises(Conflict, match="reservation_busy"), new_app().reservations.hold("gpu-0", wait=0.1):
             raise AssertionError("two at once")
         assert [each.id for each in app.reservations.list()] == [reserved.id]
-    (job,) = claim(app._store, open_lease(app._store))
+    (job,) = claim(session_of(app).store, open_lease(session_of(app).store))
     with pytest.raises(Conflict, match="1 jobs are still running"), app.reservations.hold(queue="default", wait=0):
         raise AssertionError("it runs")
     with app.reservations.hold(queue="default", wait=0, at_once=True):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.errors import StaleLease
 from tests.app.conftest import NewApp
 from tests.support.direct_sql import open_by_hand
@@ -18,11 +19,11 @@ from tests.support.workers import working
 
 
 def end_lease(app: App, lease: str) -> None:
-    assert app._session.run(app._session.store.leases.end(lease, "ended by a test", "*"))
+    assert session_of(app).run(session_of(app).store.leases.end(lease, "ended by a test", "*"))
 
 
 def sweep(app: App) -> Any:
-    return app._session.run(app._session.store.leases.reap(tenant="*"))
+    return session_of(app).run(session_of(app).store.leases.recover(tenant="*"))
 
 
 @pytest.mark.req("DP-7", "CX-15", "SC-19")
@@ -63,7 +64,7 @@ def test_worker_with_an_ended_lease_settles_nothing(app: App, new_app: NewApp) -
     for handle in handles:
         job = handle.get()
         assert (job.state, job.attempt, job.crashes) == (State.SUCCEEDED, 2, 1)
-        assert [event.type for event in handle.history()][-5:] == ["lapse", "retry", "due", "take", "succeed"]
+        assert [event.type for event in handle.history()][-5:] == ["lease_expired", "retry", "due", "take", "succeed"]
 
 
 @pytest.mark.req("DP-7", "SC-19")
@@ -93,7 +94,7 @@ def test_checkpoint_of_a_job_taken_by_another_worker_is_refused(app: App, new_ap
         freed.set()
         until(lambda: refused, "the handler was refused")
     assert refused == ["stale_lease"]
-    assert app._session.run(app._session.store.jobs.checkpoints(handle.id, "default")) == {"progress": "mine"}
+    assert session_of(app).run(session_of(app).store.jobs.checkpoints(handle.id, "default")) == {"progress": "mine"}
 
 
 @pytest.mark.req("DP-7", "SC-19")
@@ -112,9 +113,11 @@ def test_late_result_is_not_recorded(app: App, new_app: NewApp) -> None:
     with working(worker_app, lease_ttl=1000, sweep_every=1000, concurrency=2) as background:
         handle = app.enqueue("late")
         assert started.wait(20)
-        with closing(open_by_hand(app._store.url)) as by_hand:  # as if it had lapsed long ago and been swept
+        with closing(
+            open_by_hand(session_of(app).store.url)
+        ) as by_hand:  # as if it had expired long ago and been swept
             by_hand.execute(
-                "update lease set ended_at = until, ended_why = 'lapsed' where id = :id", {"id": background.lease}
+                "update lease set ended_at = until, ended_why = 'expired' where id = :id", {"id": background.lease}
             )
         # Freed by this sweep, or by the worker's first sweep, which may come late.
         until(lambda: sweep(app).crashed or handle.get().crashes, "the job was freed")

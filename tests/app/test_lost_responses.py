@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from holdfast import App, Backoff, Context, Handle, Retry, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.engine.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.engine.settlement import decide
 from holdfast.errors import Refused, StoreUnavailable
@@ -108,7 +109,7 @@ def test_retry_recognises_a_first_attempt_that_is_still_running(
 
 
 def test_enqueue_survives_a_pool_of_dead_connections(app: App, proxy: Proxy) -> None:
-    pool = app._store._pools.thread_pool()  # type: ignore[attr-defined]
+    pool = session_of(app).store._pools.thread_pool()  # type: ignore[union-attr]
     with ExitStack() as stack:
         for _ in range(8):
             stack.enter_context(pool.connection())
@@ -117,7 +118,7 @@ def test_enqueue_survives_a_pool_of_dead_connections(app: App, proxy: Proxy) -> 
 
 
 def test_read_survives_a_pool_of_dead_connections(app: App, proxy: Proxy) -> None:
-    pool = app._store._pools.thread_pool()  # type: ignore[attr-defined]
+    pool = session_of(app).store._pools.thread_pool()  # type: ignore[union-attr]
     with ExitStack() as stack:
         for _ in range(8):
             stack.enter_context(pool.connection())
@@ -126,7 +127,7 @@ def test_read_survives_a_pool_of_dead_connections(app: App, proxy: Proxy) -> Non
 
 
 async def test_async_read_survives_a_pool_of_dead_connections(app: App, proxy: Proxy) -> None:
-    connections = await app._store._pools.loop_pool()  # type: ignore[attr-defined]
+    connections = await session_of(app).store._pools.loop_pool()  # type: ignore[union-attr]
     taken = [await connections.take(10.0) for _ in range(8)]
     for connection in taken:
         await connections.give_back(connection)
@@ -173,7 +174,7 @@ def test_settlement_with_a_lost_response_counts_once(
 @pytest.mark.parametrize("fate", ["answer", "request"])
 def test_direct_settlements_with_a_lost_response_count_once(app: App, proxy: Proxy, fate: Fate) -> None:
     """Everything the first attempt settled counts; a job that was cancelled in between is stale, as before."""
-    store = app._store
+    store = session_of(app).store
     lease = open_lease(store)
     handles = [app.enqueue("x") for _ in range(4)]
     taken = claim(store, lease, 4)

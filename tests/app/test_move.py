@@ -9,9 +9,11 @@ import psycopg
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.engine.job import Enqueued
 from holdfast.errors import Conflict, InvalidSetting, NotFound
 from tests.app.conftest import NewApp
+from tests.support.direct_sql import LISTENERS
 from tests.support.features import order_of
 from tests.support.stores import new_id
 from tests.support.waiting import until
@@ -31,7 +33,7 @@ def test_jobs_are_moved_by_app_and_by_handle(app: App) -> None:
     assert app.jobs.move(d.id, first=True, reason="urgent").state is State.QUEUED
     assert b.move(after=c.id).refused is False
     a.move(last=True)
-    assert order_of(app._store) == [d.id, c.id, b.id, a.id]
+    assert order_of(session_of(app).store) == [d.id, c.id, b.id, a.id]
     a.move(priority=3)
     last = a.history()[-1]
     assert (last.type, last.actor, last.meta["to"], last.meta["priority"]) == ("move", "tester", "last", 3)
@@ -47,11 +49,11 @@ def test_async_move(app: App) -> None:
         assert not (await app.jobs.amove(c.id, before=a.id)).refused
         await a.amove(after=b.id)
         with pytest.raises(NotFound):
-            await app._session.handle(_unknown(), "default", str).amove(first=True)
-        await app._store.leave_loop()
+            await app.jobs.handle(_unknown().id or "").amove(first=True)
+        await session_of(app).store.leave_loop()
 
     asyncio.run(move())
-    assert order_of(app._store) == [c.id, b.id, a.id]
+    assert order_of(session_of(app).store) == [c.id, b.id, a.id]
 
 
 def _unknown() -> Enqueued:
@@ -87,13 +89,12 @@ def test_worker_claims_moved_jobs_first_after_its_listener_reconnects(new_app: N
             release.wait(60)
 
     handles = [app.enqueue("note", {"n": n}) for n in range(3)]
-    listener = "select pid from pg_stat_activity where datname = current_database() and starts_with(query, 'listen ')"
     with (
         working(worker_app, concurrency=1, poll=120.0) as background,
-        psycopg.connect(app._store.url, autocommit=True) as admin,
+        psycopg.connect(session_of(app).store.url, autocommit=True) as admin,
     ):
         until(lambda: ran == [0], "the first is running")
-        before = until(lambda: admin.execute(listener).fetchall(), "the worker listens")[0][0]
+        before = until(lambda: set(admin.execute(LISTENERS).fetchall()), "the worker listens")
         assert background.worker is not None
         search = background.worker._claim_order
         search._skip_head_until = float("inf")  # as after a very slow query
@@ -101,8 +102,8 @@ def test_worker_claims_moved_jobs_first_after_its_listener_reconnects(new_app: N
         admin.execute("set holdfast.notify = off")
         admin.execute("set search_path = holdfast")
         admin.execute("select move(%s, 'first')", (handles[2].id,))
-        admin.execute("select pg_terminate_backend(%s)", (before,))
-        until(lambda: admin.execute(f"{listener} and pid <> %s", (before,)).fetchone(), "the worker listens again")
+        admin.execute("select pg_terminate_backend(%s)", next(iter(before)))
+        until(lambda: set(admin.execute(LISTENERS).fetchall()) - before, "the worker listens again")
         until(lambda: bool(search._reordered), "the worker treats every queue as reordered")
         release.set()
         until(lambda: len(ran) == 3, "all have run")
@@ -129,7 +130,7 @@ def test_worker_claims_jobs_moved_ahead_of_its_position_first(new_app: NewApp) -
         search._skip_head_until = float("inf")  # as after a very slow query
         handles[5].move(first=True)
         handles[4].move(priority=1)
-        if not app._store.embedded:  # an embedded store finds the head at no cost and always starts there
+        if not session_of(app).store.embedded:  # an embedded store finds the head at no cost and always starts there
             assert search.start().after or search._reordered
             until(lambda: bool(search._reordered), "the worker was notified")
         release.set()

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.stores.postgres import listener
 from holdfast.worker.claim_order import MAX_EMPTY_CLAIMS
 from tests.support.postgres_roles import as_role, ensure_roles
@@ -31,7 +32,7 @@ def app(postgres_url: str) -> Iterator[App]:
     def ping() -> str:
         return "pong"
 
-    made._store.migrate()
+    made.migrate()
     with closing(made):
         yield made
 
@@ -71,7 +72,7 @@ def test_notifications_after_empty_claims_are_deferred(app: App, monkeypatch: py
     """Counted instead of timed, unlike the test below, which a slow machine passes anyway."""
     monkeypatch.setattr("holdfast.worker.worker.NOTIFICATION_DELAY", 60.0)
     exchanges = 0
-    exchange = app._store.leases.exchange
+    exchange = session_of(app).store.leases.exchange
 
     def counted(*arguments: Any) -> Any:
         nonlocal exchanges
@@ -82,7 +83,7 @@ def test_notifications_after_empty_claims_are_deferred(app: App, monkeypatch: py
         worker = beside.worker
         assert worker is not None
         until(lambda: worker._asleep, "it has claimed everything")
-        monkeypatch.setattr(app._store.leases, "exchange", counted)
+        monkeypatch.setattr(session_of(app).store.leases, "exchange", counted)
         for _ in range(2 * MAX_EMPTY_CLAIMS):
             before, end = exchanges, time.monotonic() + 0.3
             worker._on_notification("default")
@@ -98,8 +99,9 @@ def test_many_empty_notifications_are_passed_on_as_one(
     """Each makes every worker read the head of every queue."""
     monkeypatch.setattr(listener, "EVERYTHING_PAUSE", 60.0)
     received: list[str] = []
-    stop = app._store.listen(received.append, lambda: ("default",))
-    until(lambda: "" in received, "it listens")
+    stop = session_of(app).store.listen(received.append, lambda: ("default",), lambda: ("default",))
+    until(lambda: "default" in received, "its queue is announced")
+    received.clear()
     for _ in range(50):
         outsider.execute("select pg_notify('holdfast', '')")
         time.sleep(0.005)
@@ -115,14 +117,14 @@ def test_notification_flood_does_not_slow_or_spin_workers(
     app: App, outsider: psycopg.Connection[Any], payload: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exchanges = 0
-    exchange = app._store.leases.exchange
+    exchange = session_of(app).store.leases.exchange
 
     def counted(*arguments: Any) -> Any:
         nonlocal exchanges
         exchanges += 1
         return exchange(*arguments)
 
-    monkeypatch.setattr(app._store.leases, "exchange", counted)
+    monkeypatch.setattr(session_of(app).store.leases, "exchange", counted)
     with working(app, poll=5.0):
         expression = {
             "anything": "md5(n::text)",

@@ -8,12 +8,13 @@ import pytest
 
 import holdfast
 from holdfast import App, PayloadPolicy, State
+from holdfast.app.internals import session_of
 from holdfast.engine.retry import fixed
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.features.payloads.operations import rotate
 from holdfast.stores.artifacts import Artifacts, Directory, Reference
 from holdfast.stores.vault import new_key
-from holdfast.worker.maintenance import delete_orphans
+from holdfast.worker.retention import delete_orphans
 from tests.app.conftest import NewApp
 from tests.support.stores import forward, new_id
 from tests.support.waiting import until
@@ -27,7 +28,7 @@ def blobs(folder: Path) -> int:
 
 
 def storing(app: App) -> holdfast.Kind[[str], str]:
-    @app.job(rules=PayloadPolicy(store=True, max_bytes="1KB", max_result_bytes="1KB"))
+    @app.job(payload_rules=PayloadPolicy(store=True, max_bytes="1KB", max_result_bytes="1KB"))
     async def report(ctx: holdfast.Context, text: str) -> str:
         await ctx.artifact("report.csv", data=text[:9].encode() + ctx.job_id.encode())
         return text
@@ -48,10 +49,10 @@ def test_payload_result_and_artifacts_are_deleted_with_a_cleaned_job(new_app: Ne
     work_off(app)
     assert blobs(folder) == 6
     app.retention.set(clean_after="1h")
-    forward(app._store, 4000)
+    forward(session_of(app).store, 4000)
     other_store = new_app(artifacts=folder / "other")  # it leaves objects that are not in its store alone
     assert other_store.retention.sweep(tenant="*")["delete"] == 0
-    forward(app._store, 2000)
+    forward(session_of(app).store, 2000)
     (preview,) = [each for each in app.retention.preview(tenant="*") if each.action == "delete"]
     assert (preview.due, preview.capped, blobs(folder)) == (3, False, 6)
     with working(new_app(artifacts=folder), queues=("idle",)):
@@ -75,20 +76,20 @@ class Failing(Directory):
 
 @pytest.mark.req("DP-16", "DP-21")
 async def test_interrupted_deletion_is_completed_by_the_next_run(app: App, folder: Path) -> None:
-    own = App(app._store.url, name="tests", artifacts=folder)
+    own = App(session_of(app).store.url, name="tests", artifacts=folder)
     storing(own).enqueue(LARGE)
     await own.atick()
     own.retention.set(clean_after="1h")
-    forward(app._store, 4000)
+    forward(session_of(app).store, 4000)
     app.retention.sweep()  # this app uses another artifact store
-    forward(app._store, 700)
+    forward(session_of(app).store, 700)
     Failing.broken = True
     with pytest.raises(StoreUnavailable):
-        await delete_orphans(app._store, artifacts=Artifacts(Failing(folder)), tenant="*")
+        await delete_orphans(session_of(app).store, artifacts=Artifacts(Failing(folder)), tenant="*")
     assert blobs(folder) == 2, "one object is deleted, but that is not recorded"
-    assert await app._session.arun(app._session.store.retention.orphans(10, "*")) == [], "not retried at once"
-    forward(app._store, 4000 + 601)
-    await delete_orphans(app._store, artifacts=Artifacts(Failing(folder)), tenant="*")
+    assert await session_of(app).arun(session_of(app).store.retention.orphans(10, "*")) == [], "not retried at once"
+    forward(session_of(app).store, 4000 + 601)
+    await delete_orphans(session_of(app).store, artifacts=Artifacts(Failing(folder)), tenant="*")
     assert blobs(folder) == 0
     await own.aclose()
 
@@ -107,7 +108,7 @@ def test_object_that_a_retry_still_references_is_kept(
     @app.job(
         retry=holdfast.Retry(max_attempts=2, backoff=fixed(0)),
         retry_as="new_job",
-        rules=PayloadPolicy(store=True, max_bytes="1KB"),
+        payload_rules=PayloadPolicy(store=True, max_bytes="1KB"),
     )
     async def echo(text: str) -> int:
         if broken:
@@ -118,14 +119,14 @@ def test_object_that_a_retry_still_references_is_kept(
     until(lambda: all(_is_dead(app, each.id) for each in (rotated, first)), "both are dead")
     assert blobs(folder) == 2
     app.retention.set(clean_after="1s", state="failed")
-    forward(app._store, 60)
+    forward(session_of(app).store, 60)
     assert app.retention.sweep()["clean"] == 2
     assert blobs(folder) == 2, "their retries are dead letters that may be redriven"
     monkeypatch.setenv("HOLDFAST_KEYS", f"new:{new_key()},{old}")
     rotated_app = new_app(artifacts=folder)
-    rotated_app.job("echo", rules=PayloadPolicy(store=True))(echo.function)
-    assert rotate(rotated_app._session, rotated_app._session.vault).resealed == 2
-    forward(app._store, 1000)
+    rotated_app.job("echo", payload_rules=PayloadPolicy(store=True))(echo.function)
+    assert rotate(session_of(rotated_app), session_of(rotated_app).vault).resealed == 2
+    forward(session_of(app).store, 1000)
     rotated_app.retention.sweep()
     assert blobs(folder) == 2, "each has its own object, and the old ones are deleted"
     broken = False
@@ -150,11 +151,11 @@ def test_object_that_no_job_references_is_removed_after_a_week(new_app: NewApp, 
     others = app.artifacts.put(b"lost", tenant="acme", job_id=new_id())
     (folder / "notes.txt").write_text("not an artifact")
     assert app.retention.remove_orphans() == 0, "a producer may be about to enqueue it"
-    forward(app._store, 8 * 86_400)
+    forward(session_of(app).store, 8 * 86_400)
     assert app.retention.remove_orphans() == 1
     assert app.retention.remove_orphans() == 0, "already found"
     assert app.retention.sweep()["delete"] == 0, "it may be an archive that is just being recorded"
-    forward(app._store, 3700)
+    forward(session_of(app).store, 3700)
     assert app.retention.sweep()["delete"] == 1
     assert not app.artifacts.exists(lost, tenant="default")
     assert app.artifacts.exists(others, tenant="acme"), "objects of other tenants are not considered"

@@ -9,10 +9,11 @@ import time
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.errors import NotFound, Refused
-from holdfast.worker.worker import Worker, WorkerOptions
+from holdfast.worker.worker import Worker
 from tests.app.conftest import NewApp
-from tests.support.schedules import MINUTE, MONDAY, at, made, told
+from tests.support.schedules import MINUTE, MONDAY, at, made, runs_of
 from tests.support.stores import claim, open_lease, put, spec
 from tests.support.waiting import until
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.req("DP-18")
 
 
 def start(app: App, **options: object) -> tuple[Worker, threading.Thread]:
-    worker = app.worker(WorkerOptions(**options))  # type: ignore[arg-type]
+    worker = app.worker(**options)  # type: ignore[arg-type]
     thread = threading.Thread(target=lambda: asyncio.run(worker.run()))
     thread.start()
     return worker, thread
@@ -59,26 +60,26 @@ def test_worker_resumes_as_soon_as_a_pause_is_removed(new_app: NewApp) -> None:
 
 
 async def _async_forms(app: App) -> None:
-    await app.pauses.aset(tenant="acme", reason="unpaid", refuse_enqueue=True)
+    await app.pauses.aset(everything=True, tenant="acme", reason="unpaid", refuse_enqueue=True)
     with pytest.raises(Refused, match=r"everything of tenant acme was paused by tester at .*: unpaid"):
         await app.aenqueue("quick", tenant="acme")
     await app.aenqueue("quick")
-    await app.pauses.aremove(tenant="acme")
+    await app.pauses.aremove(everything=True, tenant="acme")
     assert await app.pauses.alist() == []
     await app.aclose()
 
 
 def test_claim_that_starts_after_the_pause_takes_no_job(new_app: NewApp) -> None:
     app = new_app()
-    app._session.make_ready()
-    put(app._store, *(spec("pay") for _ in range(3000)))
+    session_of(app).make_ready()
+    put(session_of(app).store, *(spec("pay") for _ in range(3000)))
     over, stop = threading.Event(), threading.Event()
     wrong: list[str] = []
     rounds = [0, 0]
     taken = [0, 0]
 
     def take(number: int) -> None:
-        store = new_app()._store
+        store = session_of(new_app()).store
         lease = open_lease(store, f"worker-{number}", ttl=300)
         while not stop.is_set():
             later = over.is_set()
@@ -122,7 +123,7 @@ def test_schedules_skip_while_paused_and_follow_their_policy_afterwards(app: App
         app.pauses.remove(**what)  # type: ignore[arg-type]
         at(app, begin + 5 * MINUTE)
         assert len(made(app, "report")) == before + 1 + 4, what
-    assert [each[0] for each in told(app.schedules.history("once"))].count("missed") >= 2
+    assert [each[0] for each in runs_of(app.schedules.history("once"))].count("missed") >= 2
 
 
 def test_disabled_agent_is_listed_as_a_pause_and_can_be_resumed(app: App) -> None:

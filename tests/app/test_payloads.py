@@ -13,10 +13,11 @@ import pytest
 
 import holdfast
 from holdfast import App, PayloadPolicy, State
+from holdfast.app.internals import session_of
 from holdfast.engine.job import EVERY_TENANT, References
 from holdfast.engine.retry import fixed
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
-from holdfast.features.jobs.views import story
+from holdfast.features.jobs.store import story
 from holdfast.features.payloads.model import HIDDEN, WITHHELD
 from holdfast.stores.vault import new_key
 from tests.app.conftest import NewApp
@@ -28,7 +29,7 @@ CANARY, KEY = "canary-7f3a9c", "kanari-55ab1c"
 
 def everything(app: App) -> str:
     """Everything the database holds about jobs except payloads, results and values that handlers saved."""
-    by_hand = open_by_hand(app._store.url)
+    by_hand = open_by_hand(session_of(app).store.url)
     try:
         tables = ("event", "job_state", "approval", "vote", "artifact", "content", "idempotency")
         return json.dumps([by_hand.execute(f"select * from {table}") for table in tables], default=str)
@@ -40,7 +41,7 @@ def everything(app: App) -> str:
 def test_restricted_payload_appears_nowhere(app: App, caplog: pytest.LogCaptureFixture) -> None:
     seen = []
 
-    @app.job(retry=holdfast.Retry(max_attempts=1), rules=PayloadPolicy(restricted=True))
+    @app.job(retry=holdfast.Retry(max_attempts=1), payload_rules=PayloadPolicy(restricted=True))
     def heal(ctx: holdfast.SyncContext, patient: dict[str, Any], number: int) -> str:
         seen.append((patient, number))
         ctx.progress(0.5, f"at {patient['name']}")
@@ -50,7 +51,7 @@ def test_restricted_payload_appears_nowhere(app: App, caplog: pytest.LogCaptureF
             raise ValueError(f"cannot heal {patient['name']} ({number}): {patient!r}")
         return str(patient["name"])
 
-    @app.job(requires_approval=True, rules=PayloadPolicy(restricted=True))
+    @app.job(requires_approval=True, payload_rules=PayloadPolicy(restricted=True))
     async def operate(patient: str) -> None: ...
 
     caplog.set_level(logging.DEBUG)
@@ -64,12 +65,12 @@ def test_restricted_payload_appears_nowhere(app: App, caplog: pytest.LogCaptureF
     assert waiting.state() is State.WAITING_FOR_APPROVAL
     assert failed.get().error_code == "ValueError"
     assert failed.get().error_message == WITHHELD
-    (tried,) = app._session.run(app._session.store.jobs.attempts(failed.id, "default"))
+    (tried,) = session_of(app).run(session_of(app).store.jobs.attempts(failed.id, "default"))
     assert f", in {heal.name}" in str(tried.traceback), "the location is kept, not the message"
     assert "Traceback" not in str(tried.traceback)
     shown = [caplog.text, everything(app)]
     for handle in (done, failed, waiting):
-        details = app._session.run(story(app._session.store, handle.id, "default"))
+        details = session_of(app).run(story(session_of(app).store, handle.id, "default"))
         assert details is not None
         assert details.job.payload == HIDDEN
         shown += [repr(details), repr(app.jobs.why(handle.id)), repr(app.jobs.list()), repr(handle.history())]
@@ -95,8 +96,8 @@ def test_restricting_a_kind_hides_earlier_messages_and_definitions(app: App) -> 
     app.templates.set("usual", "heal", {"patient": CANARY})
     app.schedules.add("nightly", "0 3 * * *", kind="heal", payload={"patient": CANARY})
     app.payload_rules.set("heal", restricted=True)
-    details = app._session.run(story(app._session.store, failed.id, "default"))
-    attempts = app._session.run(app._session.store.jobs.attempts(failed.id, "default"))
+    details = session_of(app).run(story(session_of(app).store, failed.id, "default"))
+    attempts = session_of(app).run(session_of(app).store.jobs.attempts(failed.id, "default"))
     shown: list[object] = [details, attempts, failed.get(), failed.history(), app.jobs.list(), app.jobs.why(failed.id)]
     shown += [app.templates.get("usual"), app.templates.list(), app.templates.versions("usual")]
     shown += [app.schedules.get("nightly"), app.schedules.list(), app.schedules.pause("nightly")]
@@ -107,7 +108,7 @@ def test_restricting_a_kind_hides_earlier_messages_and_definitions(app: App) -> 
     with pytest.raises(InvalidSetting, match="payload_reserved"):  # set again as shown
         app.templates.set("usual", "heal", hidden.payload)
     made = [app.templates.enqueue("usual").id, app.schedules.run("nightly")]
-    with closing(open_by_hand(app._store.url)) as by_hand:
+    with closing(open_by_hand(session_of(app).store.url)) as by_hand:
         payloads = {str(row[0]): json.dumps(row[1]) for row in by_hand.execute("select id, payload from job")}
     assert all(CANARY in payloads[each] for each in made)
 
@@ -120,7 +121,7 @@ def _fails(patient: str) -> None:
 def test_declared_rules_apply_at_once_and_are_stored_by_a_worker(new_app: NewApp) -> None:
     app = new_app(name="shop")
 
-    @app.job(rules=PayloadPolicy(signal_only=True, forbidden=["Iban"], max_bytes="1KB"))
+    @app.job(payload_rules=PayloadPolicy(signal_only=True, forbidden=["Iban"], max_bytes="1KB"))
     def pay(**facts: Any) -> None: ...
 
     for bad, code in (({"iban": CANARY}, "payload_forbidden"), ({"x": "y" * 1100}, "payload_over_limit")):
@@ -155,7 +156,7 @@ def test_payload_rules_are_managed_from_python(app: App) -> None:
     assert rule is not None
     assert (rule.tenant, rule.kind, rule.store) == ("*", "*", False)
     rules.remove("import")
-    with pytest.raises(NotFound, match="rule_not_found"):
+    with pytest.raises(NotFound, match="payload_rule_not_found"):
         rules.remove("import")
     for bad in ({}, {"forbidden": ["x"]}, {"signal_only": True, "forbidden": ["key"]}, {"max_bytes": 1}):
         with pytest.raises(InvalidSetting):
@@ -177,7 +178,7 @@ def test_references_are_stored_with_a_job_and_its_result(app: App) -> None:
     app.run_worker(burst=True)
     assert seen == {7: References("s3://in/1", None, "vault:9"), 8: References(target_ref="s3://out/2")}
     assert handle.result() == 7
-    details = app._session.run(story(app._session.store, handle.id, "default"))
+    details = session_of(app).run(story(session_of(app).store, handle.id, "default"))
     assert details is not None
     assert details.result is not None
     assert (details.references.source_ref, details.result.ref) == ("s3://in/1", "s3://out/index")
@@ -191,7 +192,8 @@ def test_large_payload_is_stored_as_an_artifact_and_loaded_for_the_handler(new_a
     large = "x" * 1_500_000  # more than the inline limit
 
     @app.job(
-        retry=holdfast.Retry(max_attempts=1), rules=PayloadPolicy(store=True, max_bytes=1000, max_result_bytes=1000)
+        retry=holdfast.Retry(max_attempts=1),
+        payload_rules=PayloadPolicy(store=True, max_bytes=1000, max_result_bytes=1000),
     )
     def shout(words: str) -> str:
         return words.upper()
@@ -215,7 +217,7 @@ def test_large_payload_is_stored_as_an_artifact_and_loaded_for_the_handler(new_a
     assert small.result() == "HI"
     assert big.result() == large.upper()
     assert quiet.result() == "y" * 600
-    result = app._session.run(app._session.store.jobs.result(big.id, "default"))
+    result = session_of(app).run(session_of(app).store.jobs.result(big.id, "default"))
     assert result is not None
     assert (result.value, str(result.ref)[:19]) == (None, "artifact://default/")
     assert len(json.dumps(big.get().payload)) < 300
@@ -275,11 +277,11 @@ def test_payloads_and_results_are_encrypted_and_decrypted_with_the_key(
     retry = holdfast.Retry(max_attempts=2, backoff=fixed(0.01))
     fails = [False, True]  # popped from the end
 
-    @app.job(retry=retry, rules=PayloadPolicy(store=True, max_result_bytes=300, signal_only=True))
+    @app.job(retry=retry, payload_rules=PayloadPolicy(store=True, max_result_bytes=300, signal_only=True))
     def echo(text: str) -> str:
         return text
 
-    @app.job(rules=PayloadPolicy(signal_only=True))
+    @app.job(payload_rules=PayloadPolicy(signal_only=True))
     def note(**facts: str) -> None: ...
 
     @app.job(retry=retry, retry_as="new_job")
@@ -293,7 +295,7 @@ def test_payloads_and_results_are_encrypted_and_decrypted_with_the_key(
     with pytest.raises(Refused, match="payload_forbidden"):  # rules apply before encryption
         app.enqueue("note", {"facts": {"token": "t"}})
     waiting = echo.enqueue("later" + CANARY)
-    by_hand = open_by_hand(app._store.url)
+    by_hand = open_by_hand(session_of(app).store.url)
     stored = by_hand.execute("select payload from job") + by_hand.execute("select value from result")
     assert CANARY not in json.dumps(stored, default=str)
     app.run_worker(burst=True)
@@ -315,7 +317,7 @@ def test_payloads_and_results_are_encrypted_and_decrypted_with_the_key(
     # A replacement payload is encrypted for the job that redrive creates.
     until(lambda: _is_dead(stranger, unread.id), "the job is dead without the key")
     again = app.dead_letters.redrive_as(unread.id, {"text": "another" + CANARY})
-    with closing(open_by_hand(app._store.url)) as by_hand:
+    with closing(open_by_hand(session_of(app).store.url)) as by_hand:
         assert CANARY not in json.dumps(by_hand.execute("select payload from job"), default=str)
     app.run_worker(burst=True)
     made = app.jobs.get(again)
@@ -359,7 +361,7 @@ def test_steps_and_checkpoints_are_encrypted_and_read_back(new_app: NewApp, monk
     posed = pose.enqueue()
     app.run_worker(burst=True)
     assert posed.get().error_code == "payload_reserved"
-    with closing(open_by_hand(app._store.url)) as by_hand:
+    with closing(open_by_hand(session_of(app).store.url)) as by_hand:
         stored = by_hand.execute("select value from step") + by_hand.execute(
             "select value from checkpoint where name <> 'holdfast:running'"
         )
@@ -434,7 +436,7 @@ def test_refused_schedule_does_not_block_other_schedules(app: App) -> None:
     app.payload_rules.set("tell", signal_only=True)
     app.schedules.add("bad", "every 1s", kind="tell", payload={"body": 1})
     app.schedules.add("good", "every 1s", kind="tell", payload={"id": 1})
-    app._session.run(app._session.store.clock.set(timedelta(seconds=5), None))
+    session_of(app).run(session_of(app).store.clock.set(timedelta(seconds=5), None))
     app.run_worker(burst=True, promote_every=0.05)
     assert {json.dumps(each.payload) for each in app.jobs.list(kind="tell")} == {'{"facts": {"id": 1}}'}
     shown = app.schedules.get("bad")

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from holdfast import App, Context, SyncContext, errors
+from holdfast.app.internals import session_of
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off
 
@@ -53,7 +54,7 @@ def test_connection_limit_of_a_process_follows_from_the_pool_size(postgres_url: 
     """The store's tests check that it opens no more: tests/contract/test_loop_connections.py."""
     for app, most in ((App(postgres_url), 19), (App(postgres_url, pool_size=2), 7)):
         with closing(app):
-            (finding,) = [each for each in app._store.diagnose() if each.name == "connections"]
+            (finding,) = [each for each in session_of(app).store.diagnose() if each.name == "connections"]
             assert finding.says.endswith(f"a worker process opens {most} at most")
 
 

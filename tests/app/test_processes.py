@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import App, Backoff, Process, Retry, State, Trace, trace_from
 from holdfast.app import process_handlers
+from holdfast.app.internals import kinds_of, session_of
 from holdfast.errors import InvalidSetting
 from tests.app.conftest import NewApp
 from tests.app.processes import children_of, imported, marked, running, until_gone
@@ -34,7 +35,7 @@ def process_jobs(url: str, new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def attempt(app: App, job_id: str, number: int = 0) -> Any:
-    return app._session.run(app._session.store.jobs.attempts(job_id, "default"))[number]
+    return session_of(app).run(session_of(app).store.jobs.attempts(job_id, "default"))[number]
 
 
 @pytest.mark.slow
@@ -263,7 +264,7 @@ def test_job_whose_child_dies_is_dead_lettered_at_the_crash_limit(
     assert (job.state, job.error_code, job.crashes, job.retries) == (State.DEAD_LETTER, "process_died", 2, 0)
     assert how in (job.error_message or "")
     event_types = [event.type for event in poison.history()]
-    assert event_types == ["enqueue", "take", "crash", "retry", "due", "take", "crash", "bury"]
+    assert event_types == ["enqueue", "take", "crash", "retry", "due", "take", "crash", "dead_letter"]
     assert attempt(process_jobs.app, poison.id).outcome == "crashed"
 
 
@@ -330,7 +331,7 @@ def test_invalid_process_declarations_are_refused(app: App) -> None:
         with pytest.raises(InvalidSetting) as refused:
             app.job(process=given)  # type: ignore[call-overload]
         assert refused.value.code == "invalid_setting"
-    assert app._kinds == {}
+    assert kinds_of(app) == {}
 
 
 @pytest.mark.req("JF-7")
@@ -361,9 +362,11 @@ def test_foreign_data_on_the_channel_is_a_crash(process_jobs: ModuleType, text: 
     handle = process_jobs.writes_where_it_should_not.enqueue(text)
     work_off(process_jobs.app)
     assert handle.state() is State.DEAD_LETTER
-    (attempt,) = process_jobs.app._session.run(process_jobs.app._session.store.jobs.attempts(handle.id, handle.tenant))
+    (attempt,) = session_of(process_jobs.app).run(
+        session_of(process_jobs.app).store.jobs.attempts(handle.id, handle.tenant)
+    )
     assert (attempt.outcome, attempt.error_code) == ("crashed", "process_died")
-    assert "foreign data" in attempt.error_message
+    assert "foreign data" in (attempt.error_message or "")
 
 
 @pytest.mark.slow

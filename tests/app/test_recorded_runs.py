@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.engine.job import Attempt, Job
 from holdfast.errors import Conflict, InvalidInput, NotFound, Refused
 from tests.app.conftest import NewApp
@@ -71,12 +72,12 @@ def test_lost_holder_is_recorded_as_crashed(new_app: NewApp) -> None:
     first, second = new_id(), new_id()
     app.reservations.set(first, resource="printer", ttl=30)
     job_id = app.reservations.record(first, "calibrate")
-    forward(app._store, 20)
+    forward(session_of(app).store, 20)
     app.reservations.set(first, resource="printer", ttl=30)
-    forward(app._store, 20)
+    forward(session_of(app).store, 20)
     other.run_worker(burst=True)
     assert app.jobs.get(job_id).state is State.IN_PROGRESS, "the reservation is renewed"
-    forward(app._store, 40)
+    forward(session_of(app).store, 40)
     assert other.reservations.set(second, resource="printer").state == "active"
     job, attempt = recorded(other, job_id)
     assert (job.state, job.error_code, attempt.outcome) == (State.FAILED, "worker_lost", "crashed")
@@ -86,7 +87,7 @@ def test_lost_holder_is_recorded_as_crashed(new_app: NewApp) -> None:
 
     # No other holder requests the resource: maintenance finds the lost holder.
     job_id = other.reservations.record(second, "calibrate")
-    forward(app._store, 100)
+    forward(session_of(app).store, 100)
     app.run_worker(burst=True)
     assert recorded(app, job_id)[1].outcome == "crashed"
     app.run_worker(burst=True)
@@ -108,7 +109,7 @@ def test_recorded_run_can_be_released_or_cancelled_and_bad_calls_are_refused(app
     job_id = app.reservations.record(mine, "calibrate")
     for wrong in ({"outcome": "maybe"}, {"outcome": "succeeded", "error_code": "x"}, {"error_message": "x"}):
         with pytest.raises(InvalidInput):
-            app.reservations.release(mine, **wrong)
+            app.reservations.release(mine, **wrong)  # type: ignore[arg-type]
     app.reservations.release(mine, reason="it hangs")
     job, attempt = recorded(app, job_id)
     assert (job.state, attempt.outcome, job.error_code) == (State.FAILED, "failed", "reservation_released")
@@ -135,4 +136,4 @@ def test_health_does_not_count_the_holder_of_a_reservation_as_a_worker(app: App)
         health = app.health.get()
         assert (health.lease_active, health.workers, health.in_progress) == (0, 0, 1)
         assert "no_worker" in [reason.code for reason in health.reasons]
-        assert app._session.run(app._session.store.health.statistics("default")).workers == ()
+        assert session_of(app).run(session_of(app).store.health.statistics("default")).workers == ()

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Handle, Retry, State
+from holdfast.app.internals import session_of
 from holdfast.errors import InvalidInput, InvalidSetting
-from holdfast.features.jobs.changes import redrive_jobs
+from holdfast.features.jobs.store import redrive_jobs
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off
 
@@ -88,7 +89,7 @@ def test_refused_redrive_changes_nothing(app: App, new_app: NewApp) -> None:
     for nonsense in wrong:
         with pytest.raises(InvalidInput):
             app.jobs.redrive(handle.id, from_step=nonsense)
-    steps = app._session.run(app._session.store.steps.list(handle.id, "default"))
+    steps = session_of(app).run(session_of(app).store.steps.list(handle.id, "default"))
     assert [step.n for step in steps] == [1, 2, 3, 4]
     assert handle.state() is State.DEAD_LETTER
 
@@ -96,10 +97,10 @@ def test_refused_redrive_changes_nothing(app: App, new_app: NewApp) -> None:
 def test_rewind_and_redrive_are_atomic(app: App) -> None:
     """If the redrive fails, the steps are not rewound."""
     handle = failed(app, [])
-    store = app._session.store
+    store = session_of(app).store
     with pytest.raises(InvalidInput):
-        app._session.run(redrive_jobs(store, [handle.id], 1, None, "tester", "default", max_attempts=999))
-    assert len(app._session.run(store.steps.list(handle.id, "default"))) == len(NAMES)
+        session_of(app).run(redrive_jobs(store, [handle.id], 1, None, "tester", "default", max_attempts=999))
+    assert len(session_of(app).run(store.steps.list(handle.id, "default"))) == len(NAMES)
 
 
 def test_rewound_approval_is_requested_again(app: App) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import App, PayloadPolicy, State
+from holdfast.app.internals import session_of
 from holdfast.engine.retry import fixed
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound, Refused
 from holdfast.features.audit.model import content_digest
@@ -36,7 +37,7 @@ def ran() -> list[Any]:
 
 
 def sending(app: App, ran: list[Any], **rules: Any) -> Any:
-    @app.job(retry=holdfast.Retry(max_attempts=2, backoff=fixed(3600)), rules=PayloadPolicy(**rules))
+    @app.job(retry=holdfast.Retry(max_attempts=2, backoff=fixed(3600)), payload_rules=PayloadPolicy(**rules))
     def send(to: str, times: int = 1) -> None:
         ran.append((to, times))
         if to == "unknown":
@@ -90,12 +91,12 @@ def test_payload_changed_without_a_ledger_event_is_detected(app: App, ran: list[
     send = sending(app, ran, replaceable=True)
     job = send.enqueue("a")
     app.audit.seal()
-    with closing(open_by_hand(app._store.url)) as by_hand:
+    with closing(open_by_hand(session_of(app).store.url)) as by_hand:
         app.jobs.replace_payload(job.id, {"to": "b"}, reason="typo")
         with pytest.raises(Exception, match="never change"):
             by_hand.execute('update job set payload = \'{"to":"eve"}\'')
-        trigger = "judge_payload_update" if app._store.embedded else "judge_update"
-        if app._store.embedded:
+        trigger = "guard_payload_update" if session_of(app).store.embedded else "guard_update"
+        if session_of(app).store.embedded:
             by_hand.execute(f"drop trigger {trigger}")
         else:
             by_hand.execute(f"alter table job disable trigger {trigger}")
@@ -118,7 +119,7 @@ def test_invalid_replacements_are_refused(app: App, ran: list[Any]) -> None:
     for reason in ("", "  ", None):
         with pytest.raises(InvalidInput, match="reason_required"):
             replace(job.id, {"to": "b"}, reason=reason)  # type: ignore[arg-type]
-    other = App(app._store.url, name="other")  # which does not declare the kind
+    other = App(session_of(app).store.url, name="other")  # which does not declare the kind
     with closing(other):
         with pytest.raises(Refused, match="payload_forbidden"):
             other.jobs.replace_payload(job.id, {"iban": 1}, reason="typo")
@@ -134,7 +135,7 @@ def test_invalid_replacements_are_refused(app: App, ran: list[Any]) -> None:
     @app.job
     def fixed_one(to: str) -> None: ...
 
-    @app.job(rules=PayloadPolicy(replaceable=True))
+    @app.job(payload_rules=PayloadPolicy(replaceable=True))
     async def stepped(ctx: holdfast.Context, to: str) -> None:
         await ctx.sleep(3600)
 
@@ -203,7 +204,7 @@ def test_replaced_object_is_deleted_and_the_new_one_is_stored(new_app: NewApp, t
 
 
 def resumed(app: App, ran: list[Any], **rules: Any) -> Any:
-    @app.job(rules=PayloadPolicy(replaceable=True, **rules))
+    @app.job(payload_rules=PayloadPolicy(replaceable=True, **rules))
     def import_file(ctx: holdfast.SyncContext, file: str) -> None:
         ran.append(file)
         if not file.startswith("good"):
@@ -228,10 +229,10 @@ def test_ended_attempts_keep_the_payload_they_ran_with(app: App, ran: list[Any])
     assert ran == ["b", "c", "e", "good"]
     assert [attempt.payload["file"] for attempt in job.attempts()] == ran
     with reading_at_most(15):  # of replaced payloads, the newest
-        bounded = app._store.run(app._store.jobs.attempts(job.id, "default"))
+        bounded = session_of(app).store.run(session_of(app).store.jobs.attempts(job.id, "default"))
     assert [is_omitted(attempt.payload) for attempt in bounded] == [True, True, False, False]
     assert job.get().payload == {"file": "good"}
-    with closing(open_by_hand(app._store.url)) as by_hand:
+    with closing(open_by_hand(session_of(app).store.url)) as by_hand:
         shown = by_hand.execute("select payload from attempts order by attempt")
         assert [file for (text,) in shown for file in ran if f'"{file}"' in str(text).replace("'", '"')] == ran
         for change in (
@@ -259,7 +260,7 @@ def test_a_bounded_read_of_attempts_keeps_the_newest_payloads(app: App, ran: lis
 
     def shown(**page: Any) -> list[tuple[int, str]]:
         with reading_at_most(1100):
-            attempts = app._store.run(app._store.jobs.attempts(job.id, "default", **page))
+            attempts = session_of(app).store.run(session_of(app).store.jobs.attempts(job.id, "default", **page))
         return [(each.attempt, next(iter(each.payload or {"": 0}))) for each in attempts]
 
     assert shown() == [(1, "$holdfast"), (2, "file"), (3, "file"), (4, "")]
@@ -289,9 +290,9 @@ def test_sealed_payload_of_an_ended_attempt_is_rotated_and_stays_stored_until_it
     assert stored() == 2
     monkeypatch.setenv("HOLDFAST_KEYS", f"{new},{old}")
     rotated = new_app(artifacts=tmp_path / "artifacts")
-    done = rotate(rotated._session, rotated._session.vault)
+    done = rotate(session_of(rotated), session_of(rotated).vault)
     assert (done.resealed, done.unread, done.passed) == (4, 0, 0)
-    assert rotate(rotated._session, rotated._session.vault).resealed == 0
+    assert rotate(session_of(rotated), session_of(rotated).vault).resealed == 0
     rotated.retention.sweep()
     assert stored() == 2
     assert rotated.audit.verify().ok
@@ -299,17 +300,17 @@ def test_sealed_payload_of_an_ended_attempt_is_rotated_and_stays_stored_until_it
     rotated.jobs.reschedule(large.id, small.id)
     work_off(rotated)
     rotated.retention.set(state="succeeded", clean_after="1h")
-    rotated._store.run(rotated._store.clock.set(timedelta(hours=9), None))
+    session_of(rotated).store.run(session_of(rotated).store.clock.set(timedelta(hours=9), None))
     rotated.retention.sweep()
     assert stored() == 0
-    with closing(open_by_hand(app._store.url)) as by_hand:
+    with closing(open_by_hand(session_of(app).store.url)) as by_hand:
         assert by_hand.execute("select * from replaced_payload") == []
 
 
 @pytest.mark.every_case
 @pytest.mark.req("DP-26")
 def test_payload_under_a_checkpoint_is_not_replaced(app: App, ran: list[Any]) -> None:
-    @app.job(rules=PayloadPolicy(replaceable=True))
+    @app.job(payload_rules=PayloadPolicy(replaceable=True))
     def import_rows(ctx: holdfast.SyncContext, file: str) -> None:
         ctx.progress(0.5) if file == "shown" else ctx.checkpoint.save({"row": 7})
         ctx.snooze(3600)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from holdfast import App, Context, PayloadPolicy, State
+from holdfast.app.internals import session_of
 from holdfast.app.repository import JobRepository
 from holdfast.errors import Conflict, InvalidPayload, InvalidSetting, NotFound, StaleLease, StoreUnavailable
 from holdfast.features.payloads.model import HIDDEN
@@ -39,7 +40,7 @@ def test_claim_and_mark_without_a_worker(app: App, repository: JobRepository) ->
     repository.mark_success(ids[1])
     repository.mark_failure(ids[2], "no such image", code="missing", permanent=True)
     assert [job_state(app, job_id) for job_id in ids] == [State.SUCCEEDED, State.SUCCEEDED, State.DEAD_LETTER]
-    result = app._session.run(app._session.store.jobs.result(ids[0], "default"))
+    result = session_of(app).run(session_of(app).store.jobs.result(ids[0], "default"))
     assert result is not None
     assert result.value == {"ok": True}
     dead_letter = app.jobs.get(ids[2])
@@ -57,7 +58,7 @@ def test_jobs_record_enqueued_by_and_source(app: App, repository: JobRepository)
 def test_failure_is_retried_by_the_job_policy(app: App, repository: JobRepository) -> None:
     job_id = repository.enqueue("x")
     for attempt in range(1, 11):
-        forward(app._store, 7_201)  # past the longest backoff
+        forward(session_of(app).store, 7_201)  # past the longest backoff
         (work,) = repository.claim()
         assert work.attempt == attempt
         repository.mark_failure(job_id, "busy")
@@ -76,10 +77,10 @@ def test_key_returns_the_first_job(repository: JobRepository) -> None:
 
 @pytest.mark.req("DP-9")
 def test_future_job_is_claimed_when_it_is_due(app: App, repository: JobRepository) -> None:
-    now = forward(app._store)
+    now = forward(session_of(app).store)
     job_id = repository.enqueue("x", run_at=now + timedelta(minutes=5))
     assert repository.claim() == []
-    forward(app._store, 301)
+    forward(session_of(app).store, 301)
     assert [work.id for work in repository.claim()] == [job_id]
 
 
@@ -134,14 +135,14 @@ def test_expired_lease_loses_the_jobs_and_marking_them_fails(
 ) -> None:
     job_id = repository.enqueue("x")
     (work,) = repository.claim()
-    forward(app._store, 31)
+    forward(session_of(app).store, 31)
     other = new_app().repository()
     (taken,) = other.claim() or other.claim()  # the first call frees it; this or the next call claims it
     assert (taken.id, taken.attempt) == (job_id, 2)
     with pytest.raises(StaleLease):
         repository.mark_success(work.id, "stale")
     other.mark_success(job_id, "fresh")
-    result = app._session.run(app._session.store.jobs.result(job_id, "default"))
+    result = session_of(app).run(session_of(app).store.jobs.result(job_id, "default"))
     assert result is not None
     assert result.value == "fresh"
 
@@ -152,7 +153,7 @@ def test_every_call_renews_the_lease(app: App, repository: JobRepository) -> Non
         repository.enqueue("x")
     works = repository.claim(4)
     for work in works:
-        forward(app._store, 20)  # each step within the lease, all of them far beyond it
+        forward(session_of(app).store, 20)  # each step within the lease, all of them far beyond it
         repository.mark_success(work.id)
     assert {job.state for job in app.jobs.list()} == {State.SUCCEEDED}
     assert {job.attempt for job in app.jobs.list()} == {1}
@@ -167,7 +168,7 @@ def test_failed_mark_can_be_repeated(app: App, repository: JobRepository, monkey
         raise StoreUnavailable("the database cannot be reached")
 
     with monkeypatch.context() as patch:
-        patch.setattr(app._store, "run", unreachable)
+        patch.setattr(session_of(app).store, "run", unreachable)
         with pytest.raises(StoreUnavailable):
             repository.mark_success(work.id)
     assert job_state(app, job_id) is State.IN_PROGRESS
@@ -242,7 +243,7 @@ def test_claim_for_another_tenant_follows_its_rules(app: App, new_app: NewApp) -
 @pytest.mark.every_case
 @pytest.mark.req("DP-4")
 def test_approval_of_a_kind_that_is_restricted_in_code_hides_its_payload(app: App) -> None:
-    app.job("pay", requires_approval=True, rules=PayloadPolicy(restricted=True))(lambda to: None)
+    app.job("pay", requires_approval=True, payload_rules=PayloadPolicy(restricted=True))(lambda to: None)
     app.enqueue("pay", {"to": "Rosalind"})  # no worker has written the rule yet
     jobs = app.repository()
     assert jobs.claim(5) == []

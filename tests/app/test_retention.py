@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import App, Context, Retry, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.errors import InvalidSetting, NotFound
 from tests.app.conftest import NewApp
 from tests.support.stores import forward
@@ -38,7 +39,7 @@ def test_worker_purges_jobs_by_the_policy_of_their_kind(new_app: NewApp) -> None
         ("*", "brief", 3600, True)
     ]
     # The clock runs on: a purge that meets events not yet counted or sealed is retried ten seconds later.
-    app._store.run(app._store.clock.set(timedelta(seconds=4000), None))
+    session_of(app).store.run(session_of(app).store.clock.set(timedelta(seconds=4000), None))
     with working(new_app(), queues=("idle",)):
         until(lambda: sum(each.id in ids for each in app.jobs.list()) <= 1, "all but the newest event's job is purged")
     assert app.jobs.get(lasts.id).state is State.SUCCEEDED
@@ -91,10 +92,10 @@ def test_consumer_that_is_behind_is_reported(app: App, new_app: NewApp, caplog: 
 
     work.enqueue()
     work_off(app)
-    (first,) = app._store.run(app._store.ledger.read(None, 1, "default"))
-    assert app._store.run(app._store.ledger.save_cursor("billing", first.cursor, None, "default"))
+    (first,) = session_of(app).store.run(session_of(app).store.ledger.read(None, 1, "default"))
+    assert session_of(app).store.run(session_of(app).store.ledger.save_cursor("billing", first.cursor, None, "default"))
     app.retention.set(purge_after="1h")
-    forward(app._store, 4000)
+    forward(session_of(app).store, 4000)
     with caplog.at_level(logging.WARNING, "holdfast.worker"), working(new_app(), queues=("idle",)):
         until(lambda: "consumer billing has not read" in caplog.text, "the worker names the consumer")
     (preview,) = [each for each in app.retention.preview() if each.action == "purge"]
@@ -106,12 +107,12 @@ def test_consumer_that_is_behind_is_reported(app: App, new_app: NewApp, caplog: 
 
 @pytest.mark.req("DP-16")
 def test_sweep_cleans_due_jobs_immediately(app: App) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     handles = [app.enqueue("work") for _ in range(3)]
     app.jobs.cancel(*(handle.id for handle in handles))
     app.retention.set(clean_after="1h", state="cancelled")
-    forward(app._store, 3599)
+    forward(session_of(app).store, 3599)
     assert app.retention.sweep() == {"clean": 0, "purge": 0, "prune": 0, "delete": 0}
-    app._store.run(app._store.clock.set(timedelta(hours=2), None))
+    session_of(app).store.run(session_of(app).store.clock.set(timedelta(hours=2), None))
     assert app.retention.sweep(tenant="*", limit=2)["clean"] == 3
     assert {job.state for job in app.jobs.list()} == {State.CLEANED}

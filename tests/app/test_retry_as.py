@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import App, Backoff, Context, Retry, State
+from holdfast.app.internals import session_of
 from holdfast.errors import InvalidSetting, JobFailed, WaitTimeout
 from tests.support.workers import work_off, working
 
@@ -50,8 +51,8 @@ async def test_async_wait_follows_the_chain_to_the_dead_letter(app: App) -> None
     last = app.jobs.chain(handle.id)[-1]
     assert last.id in str(failed.value)
     assert (last.retries, last.attempt, len(app.jobs.chain(last.id))) == (2, 1, 3)
-    if not app._store.embedded:
-        await app._store.leave_loop()
+    if not session_of(app).store.embedded:
+        await session_of(app).store.leave_loop()
 
 
 def test_invalid_retry_as_options_are_refused(app: App) -> None:

@@ -8,8 +8,9 @@ import threading
 import pytest
 
 from holdfast import App, Context, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.engine.steps import RUNNING
-from holdfast.features.jobs.views import view
+from holdfast.features.jobs.store import view
 from holdfast.steps import driver
 from tests.support.waiting import until
 from tests.support.workers import working
@@ -54,7 +55,7 @@ def test_running_step_is_visible_until_it_ends(app: App, monkeypatch: pytest.Mon
             assert abs((step.started_at - handle.get().started_at).total_seconds()) < 10  # type: ignore[operator]
             (reason,) = app.jobs.why(handle.id).reasons
             assert "in step charge since" in reason.says
-            seen = app._session.run(view(app._store, handle.id, "default", 5))
+            seen = session_of(app).run(view(session_of(app).store, handle.id, "default", 5))
             assert seen is not None
             assert [step.name for step in seen.story.steps] == ["look up", "charge"]
             assert RUNNING not in seen.story.checkpoints

@@ -12,7 +12,7 @@ from holdfast import App, State
 from holdfast.errors import InvalidArguments, InvalidSetting, NotFound
 from holdfast.testing import Kit
 from tests.app.conftest import NewApp
-from tests.support.schedules import MONDAY, at, attend, made, set_time, told
+from tests.support.schedules import MONDAY, at, attend, made, runs_of, set_time
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("SC-9")
@@ -151,7 +151,7 @@ async def test_async_forms_of_schedules_and_templates(app: App) -> None:
     @app.job()
     def report(day: str = "x") -> None: ...
 
-    app._store.migrate()
+    app.migrate()
     created = await app.schedules.aadd("daily", "@daily", kind="report")
     assert (await app.schedules.aedit("daily", missed="all")).revision == created.revision + 1
     assert (await app.schedules.apause("daily")).state == "paused"
@@ -181,8 +181,8 @@ def test_history_is_paged(app: App) -> None:
     attend(app)
     at(app, MONDAY + timedelta(minutes=5))
     newest = app.schedules.history("beat", limit=2)
-    assert told(newest) == [("fired", 4, "1"), ("fired", 5, "1")]
-    assert told(app.schedules.history("beat", limit=2, before=newest[-1].due_at)) == [
+    assert runs_of(newest) == [("fired", 4, "1"), ("fired", 5, "1")]
+    assert runs_of(app.schedules.history("beat", limit=2, before=newest[-1].due_at)) == [
         ("fired", 2, "1"),
         ("fired", 3, "1"),
     ]

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, Cancel, Context, Reject, Retry, RetryLater, SyncContext
-from holdfast.cli.output import JsonLines, TextLines
 from holdfast.errors import InvalidSetting
+from holdfast.telemetry.logs import JsonLines, TextLines
 from tests.app.conftest import NewApp
 from tests.support.direct_sql import open_by_hand
 from tests.support.workers import work_off

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.cli.options import queues_of
 from holdfast.errors import InvalidSetting
 from holdfast.worker.options import WorkerOptions
@@ -32,7 +33,7 @@ def test_worker_serves_every_declared_queue_unless_restricted(app: App, caplog: 
     assert "queue mail" in warned[0]
     assert (mail.get().state, default.result(timeout=5)) == (State.QUEUED, "done")
 
-    store = app._store
+    store = session_of(app).store
     store.run(store.leases.open("elsewhere", 30.0, "*", "worker", ("send",), ("default",), 4))
     health = app.health.get()
     assert health.unserved_queues == ("mail",)

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from holdfast import App, Context, State
+from holdfast.app.declarations import declare
 from holdfast.errors import InvalidSetting
 from holdfast.kind import Options
 from tests.app.conftest import NewApp
@@ -107,7 +108,7 @@ def test_denied_job_is_not_run(app: App) -> None:
         ran.append(1)
 
     # As an older release, which accepted the option, declared it.
-    app._declare(pays, "pays", Options(), None, approval={"on_deny": "resume"})
+    declare(app, pays, "pays", Options(), None, approval={"on_deny": "resume"})
     handle = app.enqueue("pays")
     work_off(app)
     app.approvals.deny(app.approvals.list()[0].id, by="bob")

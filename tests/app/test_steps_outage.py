@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.engine.outcome import Failed
 from holdfast.engine.steps import StepEntry
 from holdfast.errors import StaleLease, StoreUnavailable
@@ -125,14 +126,14 @@ async def save_all(app: App, *saves: Any) -> list[Any]:
 def test_write_of_an_ended_attempt_is_refused(app: App) -> None:
     """A thread that could not be stopped writes for the previous attempt at the same moment under the same lease."""
     policy = Retry(max_attempts=5, backoff=Backoff(base=0.0, cap=0.0, jitter=False))
-    app._session.make_ready()
-    put_one(app._store, retry=policy)
-    lease = open_lease(app._store)
-    (first,) = claim(app._store, lease)
-    assert settle(app._store, first, Failed("broken", "again")) == []
-    app._store.run(app._store.leases.promote())
-    (second,) = claim(app._store, lease)
-    recorder = StepWriter(app._store, "*")
+    session_of(app).make_ready()
+    put_one(session_of(app).store, retry=policy)
+    lease = open_lease(session_of(app).store)
+    (first,) = claim(session_of(app).store, lease)
+    assert settle(session_of(app).store, first, Failed("broken", "again")) == []
+    session_of(app).store.run(session_of(app).store.leases.promote())
+    (second,) = claim(session_of(app).store, lease)
+    recorder = StepWriter(session_of(app).store, "*")
     old, new = recorder.save(first, [entry(1, '"old"')]), recorder.save(second, [entry(1, '"new"'), entry(2)])
     stale, refused = asyncio.run(save_all(app, old, new))
     assert [answer.fate for answer in stale] == ["stale"]
@@ -141,19 +142,19 @@ def test_write_of_an_ended_attempt_is_refused(app: App) -> None:
 
 
 def test_unknown_lease_is_reported_to_every_writer(app: App) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     for _ in range(3):
-        put_one(app._store)
-    lease = open_lease(app._store, tenant="default")
-    claims = claim(app._store, lease, 3, tenant="default")
-    recorder = StepWriter(app._store, "another")
+        put_one(session_of(app).store)
+    lease = open_lease(session_of(app).store, tenant="default")
+    claims = claim(session_of(app).store, lease, 3, tenant="default")
+    recorder = StepWriter(session_of(app).store, "another")
     answers = asyncio.run(save_all(app, *(recorder.save(each, [entry(1)]) for each in claims)))
     assert [type(answer) for answer in answers] == [StaleLease] * 3
 
 
 def test_large_results_are_not_written_in_one_batch(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    run = app._store.arun
+    run = session_of(app).store.arun
 
     async def arun(flow: Flow[Any]) -> Any:
         start: Any = flow.start
@@ -162,7 +163,7 @@ def test_large_results_are_not_written_in_one_batch(app: App, monkeypatch: pytes
             sizes.append(sum(len(each.value or "") for _, _, each in entries))
         return await run(flow)
 
-    monkeypatch.setattr(app._store, "arun", arun)
+    monkeypatch.setattr(session_of(app).store, "arun", arun)
 
     @app.job()
     async def large(ctx: Context) -> int:
@@ -178,15 +179,15 @@ def test_large_results_are_not_written_in_one_batch(app: App, monkeypatch: pytes
 
 def test_write_of_a_lost_attempt_does_not_count_for_the_next_worker(app: App) -> None:
     """Two workers, one of them too late: its steps do not count for the other's attempt."""
-    app._session.make_ready()
-    put_one(app._store)
-    lease = open_lease(app._store)
-    (late,) = claim(app._store, lease)
-    app._store.run(app._store.leases.end(lease, "gone", "*"))
-    app._store.run(app._store.leases.reap())
-    app._store.run(app._store.leases.promote())
-    (answer,) = asyncio.run(save_all(app, StepWriter(app._store, "*").save(late, [entry(1)])))
+    session_of(app).make_ready()
+    put_one(session_of(app).store)
+    lease = open_lease(session_of(app).store)
+    (late,) = claim(session_of(app).store, lease)
+    session_of(app).store.run(session_of(app).store.leases.end(lease, "gone", "*"))
+    session_of(app).store.run(session_of(app).store.leases.recover())
+    session_of(app).store.run(session_of(app).store.leases.promote())
+    (answer,) = asyncio.run(save_all(app, StepWriter(session_of(app).store, "*").save(late, [entry(1)])))
     assert [each.fate for each in answer] == ["stale"]
     assert steps_of(app, late.id) == []
-    assert [each.id for each in work(app._store)] == [late.id]
+    assert [each.id for each in work(session_of(app).store)] == [late.id]
     assert app.jobs.get(late.id).state is State.SUCCEEDED

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Context, Retry, State, Stopped, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.errors import StaleLease
 from holdfast.stores.flow import Flow
 from tests.app.conftest import NewApp
@@ -27,9 +28,9 @@ class Held:
     """Delays a worker's step writes until the test releases them."""
 
     def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._arun = app._store.arun
+        self._arun = session_of(app).store.arun
         self.reached, self.release = threading.Event(), threading.Event()
-        monkeypatch.setattr(app._store, "arun", self.arun)
+        monkeypatch.setattr(session_of(app).store, "arun", self.arun)
 
     async def arun(self, flow: Flow[Any]) -> Any:
         if name_of(flow)[0] == "steps.save":
@@ -251,16 +252,16 @@ def test_thread_that_outlives_its_worker_does_not_keep_the_loop_open(
         ctx.step("quick", lambda: 1)
 
     held = Held(worker_app, monkeypatch)
-    leave = worker_app._store.leave_loop
+    leave = session_of(worker_app).store.leave_loop
 
     async def leave_loop() -> None:
         await leave()
         held.release.set()
-        loops = worker_app._store._pools._loop_pools  # type: ignore[attr-defined]
+        loops = session_of(worker_app).store._pools._loop_pools  # type: ignore[union-attr]
         for _ in range(30):  # long enough for a busy machine, or until another pool exists
             await asyncio.sleep(0.01 if not loops else 0)
 
-    monkeypatch.setattr(worker_app._store, "leave_loop", leave_loop)
+    monkeypatch.setattr(session_of(worker_app).store, "leave_loop", leave_loop)
     with working(worker_app, grace=0.0) as background:
         app.enqueue("lingers")
         assert held.reached.wait(20)
@@ -290,7 +291,7 @@ def test_waiting_job_can_be_cancelled(app: App, where: str) -> None:
     handle.cancel("changed my mind")
     app.send_event("go")
     assert app.approvals.list() == []
-    app._store.run(app._store.clock.set(timedelta(hours=2), None))
+    session_of(app).store.run(session_of(app).store.clock.set(timedelta(hours=2), None))
     work_off(app)
     assert (handle.state(), seen) == (State.CANCELLED, ["first"])
     assert [event.type for event in handle.history()][-1] == "cancel"

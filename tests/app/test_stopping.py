@@ -158,7 +158,9 @@ def test_stuck_thread_takes_no_slot(app: App, caplog: pytest.LogCaptureFixture) 
 def test_stuck_thread_is_named_in_the_log(
     app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.threads.Threads.__init__.__kwdefaults__", {"idle_for": 1.0, "patience": 0.01})
+    monkeypatch.setattr(
+        "holdfast.worker.threads.Threads.__init__.__kwdefaults__", {"idle_for": 1.0, "warn_after": 0.01}
+    )
     release, logged = threading.Event(), threading.Event()
 
     class Listener(logging.Handler):

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from tests.app.conftest import NewApp
 from tests.app.outages import Outage
 from tests.support.waiting import until
@@ -27,7 +28,7 @@ def worker_app(new_app: NewApp) -> App:
     return app
 
 
-@pytest.mark.parametrize("operation", ["leases.exchange", "leases.promote", "leases.expire", "leases.reap"])
+@pytest.mark.parametrize("operation", ["leases.exchange", "leases.promote", "leases.expire", "leases.recover"])
 def test_failed_operation_is_retried(
     app: App, worker_app: App, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
@@ -80,7 +81,7 @@ def test_cancelled_job_is_stopped_after_a_failed_exchange(
 ) -> None:
     started, stopped = waits(worker_app)
     outage = Outage(worker_app, monkeypatch)
-    with working(worker_app, notify=False, recall_every=600.0):  # so that no notification arrives
+    with working(worker_app, notify=False, check_cancelled_every=600.0):  # so that no notification arrives
         handle = app.enqueue("wait")
         assert started.wait(20)
         app.jobs.cancel(handle.id)
@@ -96,7 +97,7 @@ def test_cancelled_job_is_stopped_after_failed_cancellation_checks(
 ) -> None:
     started, stopped = waits(worker_app)
     outage = Outage(worker_app, monkeypatch)
-    with working(worker_app, recall_every=0.1):
+    with working(worker_app, check_cancelled_every=0.1):
         handle = app.enqueue("wait")
         assert started.wait(20)
         outage.failing[operation] = 2
@@ -109,7 +110,7 @@ def test_cancelled_job_is_stopped_after_failed_cancellation_checks(
 def test_failed_heartbeat_is_not_a_lost_lease(app: App, worker_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     outage = Outage(worker_app, monkeypatch)
     outage.failing["leases.renew"] = 3
-    with working(worker_app, beat=1) as background:
+    with working(worker_app, lease_ttl=3.0) as background:
         lease = until(lambda: background.lease, "the worker has a lease")
         until(lambda: outage.hits["leases.renew"] == 3, "the heartbeat has failed")
         assert app.enqueue("quick", {"number": 1}).result(timeout=20) == 1
@@ -122,7 +123,7 @@ def test_lease_lost_during_an_outage_is_replaced(app: App, worker_app: App, monk
     with working(worker_app) as background:
         until(lambda: background.lease, "the worker has a lease")
         outage.failing["leases.open"] = 2
-        assert app._session.run(app._session.store.leases.end(background.lease, "ended by a test", "*"))
+        assert session_of(app).run(session_of(app).store.leases.end(background.lease, "ended by a test", "*"))
         assert app.enqueue("quick", {"number": 1}).result(timeout=20) == 1
     assert outage.hits["leases.open"] == 2
 
@@ -146,5 +147,5 @@ def test_worker_that_cannot_settle_still_stops(app: App, new_app: NewApp, monkey
         release.set()
         until(lambda: not background.alive, "the worker has ended")
     assert outage.hits["leases.exchange"] > 0
-    # Not settled and not lost: the next sweep frees it when the lease has lapsed.
+    # Not settled and not lost: the next sweep frees it when the lease has expired.
     assert handle.state() is State.IN_PROGRESS

@@ -1,4 +1,4 @@
-"""`app.on`, `app.subscriptions`, `app.events.consumers()`: events that create jobs (DP-12, DP-13)."""
+"""`app.on`, `app.subscriptions`, `app.consumers.list()`: events that create jobs (DP-12, DP-13)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Retry, State
+from holdfast.app.internals import session_of
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound
 from holdfast.features.events.model import Subscription
 from holdfast.stores.flow import Steps
@@ -26,9 +27,9 @@ def feed_subscriptions(app: App) -> int:
 
 async def _afeed(app: App) -> int:
     try:
-        return await feed(app._store, tenant="*")
+        return await feed(session_of(app).store, tenant="*")
     finally:
-        await app._store.leave_loop()
+        await session_of(app).store.leave_loop()
 
 
 def test_declared_subscription_is_stored_by_a_worker_and_creates_jobs(app: App, new_app: NewApp) -> None:
@@ -72,16 +73,16 @@ def test_declared_subscription_is_stored_by_a_worker_and_creates_jobs(app: App, 
 
 
 def test_subscription_is_created_paused_resumed_and_removed(app: App) -> None:
-    app._store.migrate()
+    app.migrate()
     one = app.subscriptions.set("audit", "job.*", "note", of_kind="pay", queue="audit", priority=2, max_depth=1)
     assert app.subscriptions.get("audit") == one
     assert app.subscriptions.list() == [one]
     app.enqueue("pay")
-    assert app.subscriptions.behind(one) == 1
+    assert app.subscriptions.behind(one.name) == 1
     assert feed_subscriptions(app) == 1
     (made,) = app.jobs.list(kind="note")
     assert (made.queue, made.priority) == ("audit", 2)
-    (delivery,) = app.subscriptions.deliveries(app.subscriptions.list()[0])
+    (delivery,) = app.subscriptions.deliveries(app.subscriptions.list()[0].name)
     assert (delivery.job_id, delivery.refusal) == (made.id, None)
     assert app.subscriptions.pause("audit", reason="too many").paused_reason == "too many"
     app.enqueue("pay")
@@ -103,7 +104,7 @@ def test_burst_runs_jobs_of_events_sent_before_it_started(app: App) -> None:
     def note(event: dict[str, Any]) -> None:
         seen.append(event)
 
-    app._store.migrate()
+    app.migrate()
     app.subscriptions.set("payments", "order.paid", "note", start="beginning")
     app.send_event("order.paid", {"order": 7})
     work_off(app)
@@ -113,11 +114,11 @@ def test_burst_runs_jobs_of_events_sent_before_it_started(app: App) -> None:
 def test_failing_subscription_reports_its_error_once_and_blocks_no_other(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app._store.migrate()
+    app.migrate()
     app.subscriptions.set("a bad one", "job.enqueue", "bad", of_kind="pay")
     app.subscriptions.set("good", "job.enqueue", "good", of_kind="pay")
     app.enqueue("pay")
-    original = type(app._store.subscriptions)._create_jobs  # type: ignore[attr-defined]
+    original = type(session_of(app).store.subscriptions)._create_jobs
 
     def broken(self: Any, whose: Subscription, wanted: Any) -> Steps[Any]:
         if whose.job_kind == "bad":
@@ -125,7 +126,7 @@ def test_failing_subscription_reports_its_error_once_and_blocks_no_other(
         return (yield from original(self, whose, wanted))
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(app._store.subscriptions), "_create_jobs", broken)
+        patch.setattr(type(session_of(app).store.subscriptions), "_create_jobs", broken)
         assert feed_subscriptions(app) == 1
         assert feed_subscriptions(app) == 0
     assert [record.getMessage() for record in caplog.records if "a bad one" in record.getMessage()] == [
@@ -156,17 +157,17 @@ def test_consumers_are_listed_reset_and_removed(app: App) -> None:
     app.send_event("news.sent", {})
     assert len(list(app.events.read("billing"))) == len(list(app.events.read_sent("news"))) == 1
     app.enqueue("x")
-    behind = {each.name: (each.of, each.behind) for each in app.events.consumers()}
+    behind = {each.name: (each.of, each.behind) for each in app.consumers.list()}
     assert behind == {"billing": ("jobs", 1), "news": ("application", 0)}
-    app.events.reset_consumer("billing")
+    app.consumers.reset("billing")
     assert len(list(app.events.read("billing"))) == 2
-    app.events.reset_consumer("news", "beginning")
+    app.consumers.reset("news", "beginning")
     assert len(list(app.events.read_sent("news"))) == 1
     app.enqueue("x")
-    app.events.reset_consumer("billing", "now")
+    app.consumers.reset("billing", "now")
     assert list(app.events.read("billing")) == []
-    app.events.remove_consumer("billing")
-    for missing in (app.events.remove_consumer, app.events.reset_consumer):
+    app.consumers.remove("billing")
+    for missing in (app.consumers.remove, app.consumers.reset):
         with pytest.raises(NotFound) as refused:
             missing("billing")
         assert refused.value.code == "consumer_not_found"

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast import App, Context, State
+from holdfast.app.internals import session_of
 from holdfast.errors import InvalidSetting, NotFound, Refused
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off
@@ -35,14 +36,14 @@ def test_tenant_block_applies_until_it_ends(app: App, new_app: NewApp) -> None:
                 app.jobs.get(mine.id)
             with contextlib.suppress(ZeroDivisionError), app.tenant("third"):
                 note.using(key=f"{1 / 0}").enqueue()
-            assert app._session.tenant == "umbrella"
+            assert session_of(app).tenant == "umbrella"
             assert [each.tenant for each in app.enqueue_many([note.prepare(), note.prepare()])] == ["umbrella"] * 2
         assert app.jobs.get(mine.id) is not None
         assert (mine.tenant, made.tenant) == ("acme", "acme")
     with pytest.raises(NotFound):
         app.jobs.get(mine.id)
     assert mine.state() is State.QUEUED, "a handle keeps its tenant"
-    assert app._session.tenant == "default"
+    assert session_of(app).tenant == "default"
     for wrong in ("*", "", " x"):
         with pytest.raises(InvalidSetting), app.tenant(wrong):
             pass
@@ -56,13 +57,13 @@ def test_tenant_block_belongs_to_one_task_and_one_thread(app: App) -> None:
         with app.tenant(name):
             for _ in range(5):
                 await asyncio.sleep(0)
-                seen.setdefault(name, []).append(app._session.tenant)
-                await asyncio.to_thread(lambda: seen[name].append(app._session.tenant))
+                seen.setdefault(name, []).append(session_of(app).tenant)
+                await asyncio.to_thread(lambda: seen[name].append(session_of(app).tenant))
 
     async def gather() -> None:
         with app.tenant("outer"):
             await asyncio.gather(within("a"), within("b"), within("c"))
-            assert app._session.tenant == "outer"
+            assert session_of(app).tenant == "outer"
 
     asyncio.run(gather())
     assert seen == {name: [name] * 10 for name in "abc"}
@@ -70,10 +71,10 @@ def test_tenant_block_belongs_to_one_task_and_one_thread(app: App) -> None:
 
     def in_a_pool(name: str | None) -> str:
         if name is None:
-            return app._session.tenant
+            return session_of(app).tenant
         with app.tenant(name):
             begin.wait()
-            return app._session.tenant
+            return session_of(app).tenant
 
     with ThreadPoolExecutor(2) as pool, app.tenant("outer"):
         assert list(pool.map(in_a_pool, ["a", "b"])) == ["a", "b"]
@@ -87,16 +88,16 @@ def test_handler_runs_with_the_tenant_of_its_job(app: App) -> None:
     @app.job()
     async def look(ctx: Context) -> None:
         await app.aenqueue("child", {})
-        seen.append((ctx.tenant, app._session.tenant))
+        seen.append((ctx.tenant, session_of(app).tenant))
         assert {job.tenant for job in await app.jobs.alist()} == {ctx.tenant}
         await ctx.checkpoint.save(1)
         with app.tenant("third"):
-            seen.append(("third", app._session.tenant))
+            seen.append(("third", session_of(app).tenant))
 
     @app.job()
     def look_in_a_thread() -> None:
         app.enqueue("child", {})
-        seen.append((app.jobs.list()[0].tenant, app._session.tenant))
+        seen.append((app.jobs.list()[0].tenant, session_of(app).tenant))
 
     for name in ("acme", "umbrella"):
         with app.tenant(name):

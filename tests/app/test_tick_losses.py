@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.app import internals
+from holdfast.app.internals import session_of
 from holdfast.features.assembly import Store
 from holdfast.worker.maintenance import MaintenanceTask
 from tests.app.conftest import NewApp
@@ -80,9 +82,9 @@ def test_lost_lease_abandons_running_jobs(shop: App, new_app: NewApp) -> None:
 
     def end_the_lease() -> None:
         assert started.wait(20)
-        attempt = other._session.run(other._session.store.jobs.attempts(handle.id, handle.tenant))[-1]
+        attempt = session_of(other).run(session_of(other).store.jobs.attempts(handle.id, handle.tenant))[-1]
         assert attempt.worker.startswith("tick ")
-        lease = other._session.run(other._session.store.health.get("*"))
+        lease = session_of(other).run(session_of(other).store.health.get("*"))
         assert lease.lease_active == 1
         end_open_lease(other)
 
@@ -97,10 +99,10 @@ def test_lost_lease_abandons_running_jobs(shop: App, new_app: NewApp) -> None:
 
 def end_open_lease(app: App) -> None:
     """End the open lease, as an operator with a SQL shell would."""
-    by_hand = open_by_hand(app._store.url)
+    by_hand = open_by_hand(session_of(app).store.url)
     (row,) = by_hand.execute("select id from lease where ended_at is null")
     by_hand.close()
-    assert app._session.run(app._session.store.leases.end(str(row[0]), "taken away", "*"))
+    assert session_of(app).run(session_of(app).store.leases.end(str(row[0]), "taken away", "*"))
 
 
 def lease_end(url: str) -> float:
@@ -126,7 +128,7 @@ def test_lease_is_renewed_while_a_long_job_runs(shop: App, new_app: NewApp, url:
             assert started.wait(20)
             first = lease_end(url)
             while lease_end(url) < first + 2.0:  # longer than the lease was meant to last
-                other.tick()  # it would take the job if the lease had lapsed
+                other.tick()  # it would take the job if the lease had expired
                 longer.wait(0.05)
         finally:
             longer.set()
@@ -149,7 +151,7 @@ app.tick(lease=1.0)
 @pytest.mark.slow
 @pytest.mark.req("HK-1", "CX-15", "DP-8")
 def test_jobs_of_a_killed_tick_are_recovered_by_the_next(shop: App, url: str, tmp_path: Path) -> None:
-    shop._session.make_ready()
+    session_of(shop).make_ready()
     handles = [shop.enqueue("hold", {"number": n}) for n in range(2)]
     with process(KILLED, url=url, folder=tmp_path) as victim:
         started = tmp_path / "begun"
@@ -168,7 +170,7 @@ def test_jobs_of_a_killed_tick_are_recovered_by_the_next(shop: App, url: str, tm
         ids.extend(shop.tick().ids)
         return len(ids) == 2
 
-    until(recovered, "the lease has lapsed and the next tick has run the jobs")
+    until(recovered, "the lease has expired and the next tick has run the jobs")
     assert [handle.result() for handle in handles] == [0, 1]
     assert {handle.get().crashes for handle in handles} == {1}
 
@@ -178,7 +180,7 @@ def test_failing_maintenance_does_not_block_jobs(shop: App, monkeypatch: pytest.
     async def fails(store: Store) -> int:
         raise ValueError("one bad row")
 
-    monkeypatch.setattr(shop, "_maintenance", lambda *_: (MaintenanceTask("bad", 0, run=fails),))
+    monkeypatch.setattr(internals, "maintenance_tasks", lambda *_: (MaintenanceTask("bad", 0, run=fails),))
     handle = shop.enqueue("add", {"a": 1})
     done = shop.tick()
     assert (done.taken, done.succeeded) == (1, 1)

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from holdfast import App, Context, Retry, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.errors import Conflict, HoldfastError, InvalidPayload, StaleLease
 from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.transaction import Stage
@@ -30,7 +31,7 @@ WRITE = "insert into note values ('mine')"
 
 @pytest.fixture(autouse=True)
 def table(app: App, url: str) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     prepare_notes(url)
 
 
@@ -150,7 +151,7 @@ async def test_stale_job_rolls_the_writes_back_in_async_code(app: App, url: str)
 
 @pytest.mark.req("DP-7")
 def test_completion_checks_the_attempt_and_not_only_the_lease(app: App, url: str) -> None:
-    """Claimed, lapsed and claimed again by the same worker: the first attempt is still stale."""
+    """Claimed, expired and claimed again by the same worker: the first attempt is still stale."""
     ctx = claimed_job(app)
     run = ctx._run
     earlier = SyncContext(HandlerRun(replace(run.claim, attempt=ctx.attempt - 1), run.session, run.logger))
@@ -210,7 +211,7 @@ def test_jobs_can_be_enqueued_in_the_transaction(app: App, url: str) -> None:
     @app.job(retry=Retry(max_attempts=2))
     def lead(ctx: SyncContext) -> None:
         with ctx.transaction() as connection:
-            if app._store.embedded:
+            if session_of(app).store.embedded:
                 with pytest.raises(HoldfastError) as caught:
                     follow.enqueue(0)  # would wait for the lock that this block holds
                 assert caught.value.code == "connection_required"
@@ -221,8 +222,8 @@ def test_jobs_can_be_enqueued_in_the_transaction(app: App, url: str) -> None:
     handle = lead.using(retry=Retry(max_attempts=2)).enqueue()
     work_off(app, queues=("default",), max_jobs=1)
     assert [job.kind for job in app.jobs.list()] == ["lead"]
-    app._session.run(app._session.store.clock.set(timedelta(hours=1), None))
-    app._session.run(app._session.store.leases.promote())
+    session_of(app).run(session_of(app).store.clock.set(timedelta(hours=1), None))
+    session_of(app).run(session_of(app).store.leases.promote())
     work_off(app, max_jobs=1)
     children = app.jobs.list(parent_id=handle.id)
     assert [(job.kind, job.payload) for job in children] == [("follow", {"n": 2})]
@@ -231,7 +232,7 @@ def test_jobs_can_be_enqueued_in_the_transaction(app: App, url: str) -> None:
 def test_handler_connection_has_default_settings(app: App, url: str) -> None:
     ctx = claimed_job(app)
     with ctx.transaction() as connection:
-        if app._store.embedded:
+        if session_of(app).store.embedded:
             assert isinstance(connection, sqlite3.Connection)
             connection.row_factory = sqlite3.Row
         else:
@@ -248,7 +249,7 @@ def test_handler_connection_has_default_settings(app: App, url: str) -> None:
 
 def test_in_memory_database_lends_its_only_connection() -> None:
     with closing(App("sqlite:///:memory:", name="tests", enqueued_by="tester")) as app:
-        app._session.make_ready()
+        session_of(app).make_ready()
         for _ in range(2):
             ctx = claimed_job(app)
             with ctx.transaction(result=1) as connection:

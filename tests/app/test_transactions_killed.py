@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from tests.app.notes import connect, notes, prepare_notes
 from tests.app.worker_process import log_of, process, worker_process
 from tests.support.waiting import until
@@ -23,10 +24,11 @@ rescuer = partial(worker, lease=30.0)  # its own lease must not expire, however 
 # A program that writes and enqueues in one transaction, and is killed before or after it commits.
 PRODUCER = """
 import os, signal, sqlite3, psycopg
+from holdfast.app.internals import session_of
 from tests.app.killable_transactions import CRASH, app, die, pay
 
-url = app._store.url
-app._session.make_ready()
+url = session_of(app).store.url
+session_of(app).make_ready()
 connection = sqlite3.connect(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else psycopg.connect(url)
 connection.execute("insert into note values ('produced')")
 pay.using(connection=connection).enqueue(1)
@@ -39,7 +41,7 @@ die()
 
 @pytest.fixture(autouse=True)
 def table(app: App, url: str) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     prepare_notes(url)
 
 

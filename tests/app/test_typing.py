@@ -40,7 +40,7 @@ def bare(ctx: SyncContext, what: str) -> bytes:
 async def abare(n: int) -> bytes:
     return bytes(n)
 
-@app.job(process=holdfast.Process(memory="512MB"), rules=holdfast.PayloadPolicy(signal_only=True))
+@app.job(process=holdfast.Process(memory="512MB"), payload_rules=holdfast.PayloadPolicy(signal_only=True))
 def grouped(n: int) -> None: ...
 
 kit = Kit(app)

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.worker.claim_order import ClaimOrder
 from tests.app.conftest import NewApp
 from tests.support.waiting import until
@@ -43,7 +44,7 @@ async def test_async_result_is_awaited_without_polling(app: App, new_app: NewApp
         handles = [await app.aenqueue("double", {"n": n}) for n in range(10)]
         results = await asyncio.gather(*(handle.aresult(timeout=30) for handle in handles))
         assert results == [2 * n for n in range(10)]
-    await app._store.leave_loop()
+    await session_of(app).store.leave_loop()
 
 
 @pytest.mark.req("JF-7")
@@ -100,7 +101,7 @@ def test_cancel_without_a_notification_is_noticed(app: App, new_app: NewApp) -> 
         finally:
             interrupted.set()
 
-    with working(worker_app, notify=False, recall_every=0.1):
+    with working(worker_app, notify=False, check_cancelled_every=0.1):
         job = app.enqueue("patient")
         assert started.wait(30)
         job.cancel()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Context, Job, PayloadPolicy, Retry, State, webhooks
+from holdfast.app.internals import session_of
 from holdfast.errors import Conflict, InvalidSetting, NotFound
 from holdfast.features.webhooks.model import DELIVER
 from holdfast.outgoing import EgressPolicy
@@ -98,7 +99,7 @@ def test_every_event_type_reaches_the_receiver(
     misses fires; another webhook is gone. Each event is sent once, signed, without restricted or secret values."""
     app = new_app(egress=loopback(web))
 
-    @app.job(retry=Retry(max_attempts=1), rules=PayloadPolicy(restricted=True))
+    @app.job(retry=Retry(max_attempts=1), payload_rules=PayloadPolicy(restricted=True))
     def fails(card: str) -> None:
         raise ValueError(f"card {card} was declined")
 
@@ -120,7 +121,9 @@ def test_every_event_type_reaches_the_receiver(
         until(lambda: starts(tmp_path), "the first worker has started the job")
         victim.kill()
         victim.wait(timeout=10)
-    app._store.run(app._store.clock.set(timedelta(days=1), None))  # the lease has expired, and a day of fires is missed
+    session_of(app).store.run(
+        session_of(app).store.clock.set(timedelta(days=1), None)
+    )  # the lease has expired, and a day of fires is missed
     failed, waiting = fails.enqueue(CARD), requests.enqueue()
     app.webhooks.test("gone")
     with working(app):
@@ -194,7 +197,7 @@ def test_producer_cannot_sign_messages_that_look_like_system_events(one: App, we
     jobs = [one.enqueue(DELIVER, {"webhook": "ops", **each}) for each in forged]
     work_off(one)
     assert {one.jobs.get(job.id).error_code for job in jobs} == {"webhook_not_yours"}
-    for name in ("job.bury", "job.", "schedule.missed", "webhook.disabled"):
+    for name in ("job.dead_letter", "job.", "schedule.missed", "webhook.disabled"):
         with pytest.raises(InvalidSetting, match="reserved_name"):
             one.send_event(name)
     assert (web.asked, one.webhooks.deliveries("ops")) == ([], [])
@@ -262,7 +265,7 @@ def test_secrets_are_resolved_by_name_and_rotated_without_a_gap(
     one.webhooks.test("ops")
     work_off(one)
     assert len(received(web, new)) == 2
-    assert new.removeprefix("whsec_") not in dump(one._store.url)
+    assert new.removeprefix("whsec_") not in dump(session_of(one).store.url)
 
 
 def test_webhook_cannot_reach_loopback(one: App, web: Web, secret: str) -> None:

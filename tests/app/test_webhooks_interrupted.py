@@ -14,6 +14,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import App, Backoff, Job, Retry, State, webhooks
+from holdfast.app.internals import session_of
 from holdfast.engine.states import FINISHED
 from holdfast.features.webhooks.model import DELIVER, MAX_REFUSALS
 from holdfast.outgoing import EgressPolicy
@@ -264,7 +265,9 @@ def test_retry_after_never_shortens_the_delay(app: App, receiver: Receiver) -> N
     waits = {}
     for job in app.jobs.list(kind=DELIVER, limit=100):
         (retry,) = [
-            event for event in app._store.run(app._store.jobs.history(job.id, "default")) if event.type == "retry"
+            event
+            for event in session_of(app).store.run(session_of(app).store.jobs.history(job.id, "default"))
+            if event.type == "retry"
         ]
         assert job.due_at is not None
         assert isinstance(job.payload, dict)

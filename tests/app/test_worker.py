@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Handle, Retry, State
+from holdfast.app.internals import session_of
 from holdfast.engine.job import Attempt
 from tests.app.conftest import NewApp
 from tests.support.stores import claim, open_lease
@@ -23,7 +24,7 @@ AGAIN = Retry(max_attempts=3, backoff=Backoff(base=0.05, factor=2, jitter=False)
 
 
 def attempts(app: App, handle: Handle[Any]) -> list[Attempt]:
-    return app._session.run(app._session.store.jobs.attempts(handle.id, handle.tenant))
+    return session_of(app).run(session_of(app).store.jobs.attempts(handle.id, handle.tenant))
 
 
 @pytest.mark.req("JF-7", "SC-4")
@@ -56,7 +57,7 @@ def test_burst_runs_the_jobs_of_a_lost_worker(app: App) -> None:
         return "done"
 
     handles = [work.enqueue() for _ in range(3)]
-    store = app._store
+    store = session_of(app).store
     lease = open_lease(store)
     assert len(claim(store, lease, 2)) == 2
     store.run(store.leases.end(lease, "crashed in a test", "*"))
@@ -78,7 +79,7 @@ def test_failure_is_retried_after_its_backoff_and_then_dead_lettered(app: App, n
     assert (job.state, job.attempt, job.retries) == (State.DEAD_LETTER, 3, 2)
     assert (job.error_code, job.error_message) == ("ConnectionError", "the line is busy")
     event_types = [event.type for event in handle.history()]
-    assert event_types == ["enqueue", *["take", "fail", "retry", "due"] * 2, "take", "fail", "bury"]
+    assert event_types == ["enqueue", *["take", "fail", "retry", "due"] * 2, "take", "fail", "dead_letter"]
     tries = attempts(app, handle)
     assert [each.outcome for each in tries] == ["failed"] * 3
     waits = [(two.started_at - one.ended_at).total_seconds() for one, two in pairwise(tries) if one.ended_at]
@@ -157,7 +158,7 @@ def test_queues_priorities_and_deadlines_are_respected(app: App) -> None:
     def note(name: str) -> None:
         order.append(name)
 
-    now = app._session.run(app._session.store.clock.now())
+    now = session_of(app).run(session_of(app).store.clock.now())
     late = note.using(deadline=now).enqueue("late")
     note.enqueue("second")
     note.using(priority=5).enqueue("first")
@@ -200,7 +201,7 @@ def test_worker_runs_no_more_jobs_than_slots(app: App, new_app: NewApp) -> None:
         with lock:
             running -= 1
 
-    handles = app.enqueue_many([app._prepare("busy", None, {}) for _ in range(60)])
+    handles = app.enqueue_many([app.prepare("busy") for _ in range(60)])
     with working(worker_app, concurrency=3):
         for handle in handles:
             handle.wait(timeout=30)

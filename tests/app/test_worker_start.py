@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import App, Handle
+from holdfast.app.internals import session_of
 from holdfast.features.assembly import Store
 from holdfast.stores.listener import Names
 from holdfast.worker import worker
@@ -59,23 +60,29 @@ def test_job_enqueued_before_the_worker_listens_is_not_missed(
     app: App, new_app: NewApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker_app = new_app()
-    worker_app._session.make_ready()
+    session_of(worker_app).make_ready()
     notifications: queue.Queue[str] = queue.Queue()
     handles: list[Handle[object]] = []
-    listen = worker_app._store.listen
+    listen = session_of(worker_app).store.listen
 
     @worker_app.job()
     async def early() -> None: ...
 
-    def too_late(notified: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
+    def too_late(
+        notified: Callable[[str], None], names: Names | None = None, awaited: Names | None = None
+    ) -> Callable[[], None]:
         handles.append(app.enqueue("early"))
         notifications.get(timeout=20)  # the notification has passed
-        return listen(notified, names)
+        return listen(notified, names, awaited)
 
     stop_listening = listen(notifications.put)
-    notifications.get(timeout=20)  # from here on every notification arrives
-    monkeypatch.setattr(worker_app._store, "listen", too_late)
+    notifications.get(timeout=20)  # it listens
+    stop_announcing = listen(notifications.put, lambda: ["default"], lambda: ["default"])
+    if session_of(worker_app).store.url.startswith("postgres"):  # SQLite announces every job
+        notifications.get(timeout=20)  # from here on they are announced
+    monkeypatch.setattr(session_of(worker_app).store, "listen", too_late)
     with working(worker_app, poll=600.0, promote_every=600.0, sweep_every=600.0):
         until(lambda: len(handles) == 1, "the worker listens")
         handles[0].result(timeout=20)
     stop_listening()
+    stop_announcing()

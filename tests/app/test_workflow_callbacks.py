@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Retry, WorkflowFailure
+from holdfast.app.internals import session_of
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound
 from holdfast.stores.vault import new_key
 from tests.app.conftest import NewApp
@@ -270,7 +271,7 @@ def test_encrypted_values_reach_mapped_jobs_and_callbacks(new_app: NewApp, monke
     assert run.status() == "succeeded"
     values = [f"{secret}-0".upper(), f"{secret}-1".upper()]
     assert received == [(secret, values), (secret, {"collected": None})]
-    with closing(open_by_hand(app._store.url)) as by_hand:
+    with closing(open_by_hand(session_of(app).store.url)) as by_hand:
         stored = by_hand.execute("select payload from job") + by_hand.execute("select value from result")
         stored += by_hand.execute("select meta from event")
     assert secret not in json.dumps(stored, default=str).lower(), "nothing is stored in plain text"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Retry, SyncContext, WorkflowStatus
+from holdfast.app.internals import session_of
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, HoldfastError, InvalidArguments, InvalidSetting, JobFailed, NotFound, WaitTimeout
 from holdfast.features.workflows.run import WorkflowRun
@@ -58,7 +59,7 @@ def press(app: App) -> Press:
 
 
 def names(app: App, run: WorkflowRun) -> dict[str, str]:
-    return {node.label: node.standing for node in app.workflows.graph(run.id).nodes}
+    return {node.label: node.status for node in app.workflows.graph(run.id).nodes}
 
 
 def test_results_flow_to_later_jobs_by_name_and_by_kind(app: App, press: Press) -> None:
@@ -182,7 +183,7 @@ def test_jobs_can_be_added_to_a_running_workflow(app: App, press: Press) -> None
     joined = next(node for node in app.workflows.graph(run.id).nodes if node.label == "joined")
     job = app.jobs.get(joined.job_id)
     assert (job.correlation_id, job.workflow_id) == ("c-9", run.id)
-    result = app._session.run(app._session.store.jobs.result(joined.job_id, "default"))
+    result = session_of(app).run(session_of(app).store.jobs.result(joined.job_id, "default"))
     assert result is not None
     assert result.value == "all:80"
     with pytest.raises(Conflict) as over:
@@ -215,16 +216,16 @@ async def _followed(app: App, run: WorkflowRun) -> Any:
     try:
         return await run.await_end(timeout=5)
     finally:
-        await app._store.leave_loop()
+        await session_of(app).store.leave_loop()
 
 
 @pytest.mark.req("JF-10")
 def test_workflow_can_start_in_the_callers_transaction(app: App, press: Press) -> None:
-    app._store.migrate()
+    app.migrate()
     started: list[WorkflowRun] = []
 
     def start_and_fail() -> None:
-        with app._store.transaction() as connection:
+        with session_of(app).store.transaction() as connection:
             wf = app.workflow("tx", connection=connection)
             wf.add(press.fetch, 1)
             started.append(wf.start())
@@ -234,7 +235,7 @@ def test_workflow_can_start_in_the_callers_transaction(app: App, press: Press) -
         start_and_fail()
     with pytest.raises(NotFound):
         app.workflows.get(started[0].id)
-    with app._store.transaction() as connection:
+    with session_of(app).store.transaction() as connection:
         wf = app.workflow("tx", connection=connection)
         a = wf.add(press.fetch, 1)
         wf.add(press.publish, after=a)
@@ -385,10 +386,10 @@ def test_prepared_job_that_is_added_twice_is_refused_in_words(app: App, press: P
 
 @pytest.mark.req("DP-22", "JF-10")
 def test_second_start_in_the_callers_transaction_is_refused_in_words(app: App, press: Press) -> None:
-    app._store.migrate()
+    app.migrate()
 
     def start_twice() -> None:
-        with app._store.transaction() as connection:
+        with session_of(app).store.transaction() as connection:
             wf = app.workflow("tx", connection=connection)
             wf.add(press.fetch, 1)
             wf.start()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, HoldfastError, webhooks
+from holdfast.app.internals import kinds_of
 
 pytestmark = pytest.mark.req("DP-3", "JF-5")
 
@@ -40,7 +41,7 @@ def subjects(app: App) -> Iterator[tuple[str, Any]]:
     yield "webhooks", webhooks
     yield "app", app
     yield "handle", app.enqueue("work", {"n": 1})
-    yield "kind", app._kinds["work"].kind
+    yield "kind", kinds_of(app)["work"].kind
     for name in public(app):
         value = getattr(app, name, None)
         if type(value).__module__.startswith("holdfast.features"):

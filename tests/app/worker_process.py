@@ -14,12 +14,11 @@ from tests.support.worker_processes import ROOT, environment
 # A lease and a sweep of a second or two: recovery within their sum, plus some time for a busy machine.
 WORKER = """
 import asyncio, importlib, signal, sys
-from holdfast.worker.worker import WorkerOptions
 
 async def main(module: str, lease: str, concurrency: str) -> None:
     app = importlib.import_module(module).app
     small = {"sweep_every": 0.2, "promote_every": 0.05, "poll": 0.02, "grace": 5}
-    worker = app.worker(WorkerOptions(lease_ttl=float(lease), concurrency=int(concurrency), **small))
+    worker = app.worker(lease_ttl=float(lease), concurrency=int(concurrency), **small)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     try:
         await worker.run()

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.req("ARCH")
 PAGE = """\
 | ID | On | What | Tests | Status |
 |---|---|---|---|---|
-| CX-1 | B | One thing | `unit/test_a.py` | done |
+| CX-1 | B | One thing | `unit/test_a.py::test_one` | done |
 | CX-2 | B | Another | – | later: reason |
 """
 
@@ -44,8 +44,24 @@ def test_unknown_row_is_reported() -> None:
 
 def test_outdated_page_is_reported_and_rewritten() -> None:
     file = read_test_file(MARKED, "unit/test_b.py")
-    assert any("differ" in problem for problem in problems(PAGE, [file]))
-    assert problems(conformance.rewrite(PAGE, [file]), [file]) == []
+    assert any("does not have its mark" in problem for problem in problems(PAGE, [file]))
+    page = conformance.rewrite(PAGE, [file])
+    assert "`unit/test_b.py::test_one`" in page
+    assert problems(page, [file]) == []
+
+
+def test_chosen_tests_are_kept_and_more_than_three_are_reported() -> None:
+    names = ["one", "two", "three", "four"]
+    source = "".join(MARKED.replace("test_one", f"test_{name}") for name in names)
+    file = read_test_file(source, "unit/test_a.py")
+    assert conformance.rewrite(PAGE, [file]) == PAGE
+    page = PAGE.replace("`unit/test_a.py::test_one`", ", ".join(f"`unit/test_a.py::test_{name}`" for name in names))
+    assert any("one to 3 are decisive" in problem for problem in problems(page, [file]))
+
+
+def test_marks_of_a_module_and_a_class_count_for_each_test() -> None:
+    source = "pytestmark = pytest.mark.req('CX-1')\n@pytest.mark.req('CX-2')\nclass TestIt:\n  def test_one(self): ..."
+    assert read_test_file(source, "unit/test_a.py").tests == (("TestIt::test_one", frozenset({"CX-1", "CX-2"})),)
 
 
 @pytest.mark.parametrize(

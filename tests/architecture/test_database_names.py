@@ -11,7 +11,7 @@ pytestmark = pytest.mark.req("ARCH")
 
 PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 ALLOWED = {"stores", "config.py", "cli", "integrations", "testing"}
-ALLOWED_FILES = {"commands.py", "store.py", "snapshot.py", "sqlite.py", "sqlite_purge.py", "sqlite_runs.py"}
+ALLOWED_FILES = {"commands.py", "store.py", "snapshot.py", "sqlite.py", "sqlite_purge.py"}
 """Files of a feature that may name a database: its commands and its store operations."""
 ASSEMBLY = {PACKAGE / "features" / name for name in ("assembly.py", "postgres.py", "sqlite.py")}
 WORDS = re.compile(r"sqlite|postgres", re.IGNORECASE)

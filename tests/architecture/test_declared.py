@@ -4,85 +4,66 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
-from holdfast import App
 from holdfast.cli.commands import app as cli
-from holdfast.engine.declared import Help, Http, about, http_of, inputs_of, is_paged
-from holdfast.engine.operation import operation
-from holdfast.features.agents.operations import Agents, Executors
+from holdfast.engine.declared import Help, Input, about, http_of, inputs_of, is_paged, position_of
+from holdfast.features.agents.operations import Agents
 from holdfast.features.limits.operations import Limits
-from holdfast.remote import Client
-from holdfast.server.app import make_service
-from holdfast.stores.namespace import StoreNamespace
+from holdfast.stores.job_filters import BY_NAME
+from tests.architecture.test_parity import EXCEPTIONS, OPERATIONS, called
+from tools.typescript import document
 
 pytestmark = pytest.mark.req("JF-14", "HF-5")
 
-DECLARED: dict[str, type[StoreNamespace]] = {"agents": Agents, "executors": Executors, "limits": Limits}
-"""Namespaces whose operations are all declared; the others follow."""
-COMMANDS = {"get": "show"}
+DECLARED = {name: declared for name, program in OPERATIONS.items() if (declared := http_of(program)) is not None}
+DERIVED = [name for name, declared in DECLARED.items() if not declared.by_hand]
+WITHOUT = [each for each in EXCEPTIONS if each.surface in ("command", "options") and each.called is None]
+COMMANDS = [name for name in DECLARED if not any(each.holds(name) for each in WITHOUT)]
 
 
-def forms() -> Iterator[tuple[str, operation[..., Any]]]:
-    for noun, namespace in DECLARED.items():
-        for form in vars(namespace).values():
-            if isinstance(form, operation):
-                yield noun, form
-
-
-FORMS = {f"{noun}.{form.program.__name__}": (noun, form) for noun, form in forms()}
-
-
-def declaration(form: operation[..., Any]) -> Http:
-    declared = http_of(form.program)
-    assert declared is not None, "every operation of a declared namespace is declared"
-    return declared
-
-
-@pytest.fixture(scope="module")
-def document() -> dict[str, Any]:
-    app = App("sqlite:///:memory:")
-    try:
-        made: dict[str, Any] = make_service(app, authenticate=lambda _: None).openapi()
-        return made
-    finally:
-        app.close()
-
-
-@pytest.mark.parametrize(("noun", "form"), FORMS.values(), ids=FORMS.keys())
-def test_route_has_the_inputs_and_the_text(noun: str, form: operation[..., Any], document: dict[str, Any]) -> None:
-    declared = declaration(form)
-    route = document["paths"]["/api/v1" + declared.path][declared.method.lower()]
+@pytest.mark.parametrize("name", DERIVED)
+def test_route_has_the_inputs_and_the_text(name: str) -> None:
+    declared, program = DECLARED[name], OPERATIONS[name]
+    route = document()["paths"]["/api/v1" + declared.path][declared.method.lower()]
+    query = {parameter["name"] for parameter in route.get("parameters", []) if parameter["in"] == "query"}
     offered = {parameter["name"] for parameter in route.get("parameters", [])}
     if "requestBody" in route:
-        schema = route["requestBody"]["content"]["application/json"]["schema"]
-        reference = next(found for found in re.findall(r"#/components/schemas/(\w+)", str(schema)))
-        offered |= document["components"]["schemas"][reference]["properties"].keys()
-    page = {"after", "limit"} if is_paged(form.program) else set()
-    assert offered - {"Holdfast-Tenant"} == {each.name for each in inputs_of(form.program) if each.help.http} | page
-    assert "tenant" not in offered, "?tenant= chooses the tenant of a request"
-    assert about(form.program) in route["description"]
+        offered |= body_of(route).keys()
+    position = position_of(program)
+    page = {"after", "limit"} if is_paged(program) or position is not None else set()
+    expected = {each.place for each in inputs_of(program) if each.help.http and each is not position} | page
+    assert offered - {"Holdfast-Tenant"} == expected
+    assert "tenant" not in query, "?tenant= chooses the tenant of a request"
+    assert about(program) in route["description"]
 
 
-@pytest.mark.parametrize(("noun", "form"), FORMS.values(), ids=FORMS.keys())
-def test_command_has_the_inputs_with_their_help(noun: str, form: operation[..., Any]) -> None:
-    verb = form.program.__name__
-    command = get_command(cli).commands[noun].commands[COMMANDS.get(verb, verb)]  # type: ignore[attr-defined]
-    texts = {getattr(parameter, "help", None) for parameter in command.params}
-    expected = {each.help.text for each in inputs_of(form.program) if each.name != "retry"}
-    assert expected - texts == set()
+def body_of(route: dict[str, Any]) -> dict[str, Any]:
+    schema = route["requestBody"]["content"]["application/json"]["schema"]
+    reference = next(found for found in re.findall(r"#/components/schemas/(\w+)", str(schema)))
+    properties: dict[str, Any] = document()["components"]["schemas"][reference]["properties"]
+    return properties
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_has_the_inputs_with_their_help(name: str) -> None:
+    command: Any = get_command(cli)
+    chosen = [each.called for each in EXCEPTIONS if each.surface == "command" and each.holds(name) and each.called]
+    for word in (chosen[0] if chosen else called("command", name)).split():
+        command = command.commands[word]
+    texts = [str(getattr(parameter, "help", "")) for parameter in command.params]
+    expected = {text_of(each) for each in inputs_of(OPERATIONS[name]) if each.help.cli and each.name != "retry"}
+    assert {text for text in expected if not any(each.startswith(text) for each in texts)} == set()
     assert "" not in expected, "an input without a help text"
 
 
-def test_client_has_the_class_of_the_app() -> None:
-    client = Client("http://127.0.0.1:9", token="hf_x")
-    for noun, namespace in DECLARED.items():
-        assert isinstance(getattr(client, noun), namespace)
-    client.close()
+def text_of(each: Input) -> str:
+    if isinstance(each.help.cli, str):
+        return each.help.cli
+    return each.help.text or (BY_NAME[each.name].help if each.name in BY_NAME else "")
 
 
 def test_inputs_are_read_from_annotations_and_options() -> None:

@@ -20,14 +20,46 @@ pytestmark = pytest.mark.req("ARCH")
 
 SRC = Path(holdfast.__file__).parent
 NAMESPACES = {
-    *("agents", "approvals", "archives", "audit", "connectors", "dead_letters", "event_types", "events", "executors"),
-    *("health", "jobs", "kinds", "limits", "policies"),
-    *("operations", "pauses", "payload_rules", "queues", "reservations", "retention", "schedules", "subscriptions"),
-    *("templates", "tenants", "tokens", "usage", "webhooks", "workers", "workflows"),
+    *("agents", "approvals", "archives", "audit", "connectors", "consumers", "dead_letters", "event_types", "events"),
+    *("executors", "health", "jobs", "kinds", "limits", "policies"),
+    *(
+        "operations",
+        "pauses",
+        "payload_rules",
+        "queues",
+        "reservations",
+        "restores",
+        "retention",
+        "schedules",
+        "subscriptions",
+    ),
+    *("templates", "tenants", "tokens", "usage", "versions", "webhooks", "workers", "workflows"),
 }
 ACTIONS = {
-    *("aclose", "aenqueue", "aenqueue_many", "approval_notifier", "asend_event", "atick", "close", "command"),
-    *("enqueue", "enqueue_many", "job", "on", "prepare", "redact", "report", "repository", "run_worker", "schedule"),
+    *(
+        "aclose",
+        "aenqueue",
+        "aenqueue_many",
+        "amigrate",
+        "approval_notifier",
+        "asend_event",
+        "atick",
+        "close",
+        "command",
+    ),
+    *(
+        "enqueue",
+        "enqueue_many",
+        "job",
+        "migrate",
+        "on",
+        "prepare",
+        "redact",
+        "report",
+        "repository",
+        "run_worker",
+        "schedule",
+    ),
     *("send_event", "tenant", "tick", "worker", "workflow"),
 }
 WAITS = {"wait": "await_end"}

@@ -30,3 +30,11 @@ def test_every_fault_has_a_case_in_the_fast_tier(fast: frozenset[str]) -> None:
     faults = {path.name for path in (Path(__file__).parents[1] / "faults").glob("test_[0-9]*.py")}
     covered = {found[1] for name in fast if (found := re.match(r"tests/faults/(test_\d+\w*\.py)::", name))}
     assert faults - covered == set()
+
+
+def test_catalogue_of_faults_names_every_test_and_nothing_else() -> None:
+    tests = Path(__file__).parents[1]
+    named = re.findall(r"`(\w+/test_\w+\.py)`", (tests / "faults" / "README.md").read_text(encoding="utf-8"))
+    assert sorted(name for name in named if not (tests / name).is_file()) == []
+    faults = {f"faults/{path.name}" for path in (tests / "faults").glob("test_[0-9]*.py")}
+    assert sorted(faults - set(named)) == []

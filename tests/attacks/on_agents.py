@@ -43,7 +43,7 @@ AGENTS: Table = {
     "truncate the agents": ("truncate agent", (None, "agents cannot be deleted; disable the agent instead")),
     "change the id of an agent": (
         "update agent set id = 'open' where id = 'shut'",
-        ("the id of an agent cannot change", "the id cannot change, because jobs refer to it"),
+        "agent: tenant, id, created_at cannot change",
     ),
     "disable an agent without a reason": (
         f"update agent set disabled_at = {NOW}, disabled_by = 'ada' where id = 'narrow'",

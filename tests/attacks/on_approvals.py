@@ -2,7 +2,7 @@
 
 `:asking` waits for `:approval`, which needs ada and bob, and boss after escalation. ada has approved with the token
 `used`; `fresh` is another token. `:asked` continued when `:decided` was approved. `:running` has a finished step (1)
-and `:waiting` one that waits for an event (2). `:told` is an application event.
+and `:waiting` one that waits for an event (2). `:sent` is an application event.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _TIMES = (
 _UNJUSTIFIED = ("illegal transition of an approval: the votes do not justify it", "the votes do not justify it")
 _OPENED = immutable("only the job that waits for it can open an approval")
 _VOTER = ("immutable: only approvers can vote, once each", "only approvers can vote, once each, while it is open")
-_VOTED = ("immutable: votes are never changed", "vote: rows are never changed (update refused)")
+_VOTED = immutable("vote: rows are never changed")
 _USED = (
     "immutable: a token can be marked as used once",
     "a token can be marked as used once and never changed otherwise",
 )
-_KEPT = ("immutable: an approval is never deleted", "approval: rows are never deleted while their job exists")
+_KEPT = immutable("approval: rows are never deleted while their job exists")
 _ISSUED = ("immutable: a token must be issued unused", "a token must be issued unused and for an open approval")
 _FINISHED = ("immutable: a finished step cannot be written again", "has finished and cannot be written again")
 _SENT = ("immutable: application events are never changed", "app_event: rows are never changed (update refused)")
@@ -179,7 +179,7 @@ VOTES: Table = {
     ),
     "delete a vote": (
         "delete from vote where approval_id = :approval",
-        ("immutable: votes are never deleted", "vote: rows are never deleted while their approval exists"),
+        immutable("vote: rows are never deleted while their approval exists"),
     ),
     "truncate the votes": ("truncate vote", (None, "vote: rows are never changed (truncate refused)")),
     "mark a used token as unused": ("update approval_token set used_at = null where hash = 'used'", _USED),
@@ -210,7 +210,7 @@ VOTES: Table = {
     ),
     "delete a used token": (
         "delete from approval_token where hash = 'used'",
-        ("immutable: a token is never deleted", "approval_token: rows are never deleted while their approval exists"),
+        immutable("approval_token: rows are never deleted while their approval exists"),
     ),
     "truncate the tokens": ("truncate approval_token", (None, "rows are never changed (truncate refused)")),
 }
@@ -271,7 +271,7 @@ STEPS: Table = {
     ),
     "delete a checkpoint": (
         "delete from checkpoint where job_id = :running",
-        ("only after their job is cleaned", "only retention deletes"),
+        "checkpoint: only retention deletes rows",
     ),
     "add a tag to a running job": (
         "insert into job_tag (tenant, tag, job_id) values ('default', 'vip', :running)",
@@ -281,12 +281,12 @@ STEPS: Table = {
     "delete a tag": ("delete from job_tag", (None, _BY_HAND[1])),
     "delete a step of a running job": (
         "delete from step where job_id = :running",
-        immutable("only the steps of dead letters can be deleted"),
+        immutable("step: only the steps of dead letters can be deleted"),
     ),
     "truncate the steps": ("truncate step", (None, "step: rows are never changed (truncate refused)")),
-    "change the data of an application event": (_event("""data = '{"sum": 1}'""", "told"), _SENT),
-    "change the sender of an application event": (_event("sent_by = 'mallory'", "told"), _SENT),
-    "move an application event to another tenant": (_event("tenant = 'acme'", "told"), _SENT),
+    "change the data of an application event": (_event("""data = '{"sum": 1}'""", "sent"), _SENT),
+    "change the sender of an application event": (_event("sent_by = 'mallory'", "sent"), _SENT),
+    "move an application event to another tenant": (_event("tenant = 'acme'", "sent"), _SENT),
     "replace an application event": (
         "insert or replace into app_event (id, tenant, name, data, sent_by, sent_at)"
         " select id, tenant, name, '{}', 'm', sent_at from app_event",

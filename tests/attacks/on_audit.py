@@ -10,10 +10,10 @@ _FORKED = f"insert into seal ({_COLUMNS}) select {_COLUMNS.replace('number', 'nu
 _ACTION = "insert into action (tenant, at, actor, type, subject, name"
 
 AUDIT: Table = {
-    "change a seal": ("update seal set digest = previous", ("seals are never changed", "rows are never changed")),
+    "change a seal": ("update seal set digest = previous", "seal: rows are never changed"),
     "delete the newest seal": (
         "delete from seal where number = (select max(number) from seal)",
-        ("seals are never deleted", "rows are never changed"),
+        "seal: rows are never changed",
     ),
     "fork the chain of seals": (_FORKED, ("must continue the newest one", "must continue the newest seal")),
     "replace a seal": (
@@ -23,9 +23,9 @@ AUDIT: Table = {
     "truncate the seals": ("truncate seal", (None, "rows are never changed")),
     "change the actor of an action": (
         "update action set actor = 'ada'",
-        ("actions are never changed", "rows are never changed"),
+        "action: rows are never changed",
     ),
-    "delete the recorded actions": ("delete from action", ("actions are never deleted", "rows are never changed")),
+    "delete the recorded actions": ("delete from action", "action: rows are never changed"),
     "record an action in another person's name": (
         f"{_ACTION}) values ('default', {NOW}, 'mallory', 'add', 'limit', 'x')",
         "must be written by its actor",

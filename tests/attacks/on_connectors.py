@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.attacks.attack import Table
 
 _SECRET = "secret in settings"
-_RENAME = ("immutable: tenant and name of a connector cannot change", "tenant and name cannot change")
+_RENAME = "connector: tenant, name, created_at cannot change"
 
 CONNECTORS: Table = {
     **{

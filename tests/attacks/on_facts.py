@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import EVENT, NOW, Table, same
+from tests.attacks.attack import EVENT, NOW, Table, immutable, same
 
 # -- facts and results (CX-3) --------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ FACTS: Table = {
     "change the location of a result": (_result("ref = 'file:x'"), "a result never"),
     "move a result to another job": (_result("job_id = :succeeded"), "a result never"),
     "seal a result by hand": (_result("""value = '{"$holdfast": {"key": "k"}}'"""), "a result never"),
-    "delete a result": ("delete from result where job_id = :returned", "only retention deletes results"),
+    "delete a result": ("delete from result where job_id = :returned", "result: only retention deletes rows"),
     "insert a result for a running job": (f"insert into result {_VALUES} (:running, 'default', '1')", _ONCE),
     "insert a result for a failed job": (f"insert into result {_VALUES} (:dead, 'default', '1')", _ONCE),
     "insert a result for another tenant": (f"insert into result {_VALUES} (:succeeded, 'acme', '1')", _ONCE),
@@ -80,7 +80,7 @@ FACTS: Table = {
 
 # -- the ledger (CX-4) ---------------------------------------------------------------------------------------
 
-_LEDGER = ("immutable: ledger rows are never changed", "event: rows are never changed (update refused)")
+_LEDGER = immutable("event: rows are never changed")
 _KEPT = ("immutable: ledger rows are never deleted", "event: rows are never deleted while their job exists")
 _WRITTEN = ("immutable: the ledger is written by triggers only", "event is written by triggers only")
 
@@ -160,22 +160,19 @@ LEDGER: Table = {
 
 # -- artifacts (SC-5) ----------------------------------------------------------------------------------------
 
-_ADDED = ("immutable: artifacts are never changed", "artifact: rows are never changed (update refused)")
+_ADDED = immutable("artifact: rows are never changed")
 
 ARTIFACTS: Table = {
     "edit an artifact": ("update artifact set ref = 'file:evil' where job_id = :running", _ADDED),
     "edit the artifact of a finished job": ("update artifact set ref = 'x' where job_id = :succeeded", _ADDED),
     "delete an artifact": (
         "delete from artifact where job_id = :running",
-        (
-            "immutable: artifacts are deleted only after their job is cleaned",
-            "artifact: rows are never changed (delete refused)",
-        ),
+        immutable("artifact: only retention deletes rows"),
     ),
     "truncate the artifacts": ("truncate artifact", (None, "rows are never changed (truncate refused)")),
     "replace an artifact": (
         "insert or replace into artifact select job_id, tenant, attempt, name, 'file:evil', meta, at from artifact",
-        ("already exists: there is an artifact with this name", None),
+        ("already exists: there is a row of artifact with this key", None),
     ),
     "rename an artifact over another": ("update or replace artifact set name = 'log'", (_ADDED[0], None)),
     "upsert an artifact": (

@@ -27,7 +27,7 @@ LIMITS: Table = {
     ),
     "move a slot to another limit": (
         "update occupied_slot set name = 'other' where job_id = :running",
-        ("slots are never changed", "rows are never changed"),
+        "occupied_slot: rows are never changed",
     ),
     "truncate the occupied slots": ("truncate occupied_slot", (None, "rows are never changed")),
     "mark dispatch as unlimited": (

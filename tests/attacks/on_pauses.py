@@ -28,11 +28,11 @@ PAUSES: Table = {
     ),
     "change the name of a pause": (
         "update pause set name = 'nothing' where name = 'stopped'",
-        "scope, name and start time",
+        "scope, name, since cannot change",
     ),
     "change the start of a pause": (
         "update pause set since = :later where name = 'stopped'",
-        "scope, name and start time",
+        "scope, name, since cannot change",
     ),
     "truncate the pauses": ("truncate pause", (None, "rows are never changed")),
     **{

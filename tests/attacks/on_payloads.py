@@ -57,11 +57,11 @@ PAYLOADS: Table = {
     ),
     "change a reference of a job": (
         f"update reference set source_ref = 's3://in/8' where job_id = {_SEALED}",
-        ("never changed", "rows are never changed"),
+        "reference: rows are never changed",
     ),
     "delete the references of a job": (
         f"delete from reference where job_id = {_SEALED}",
-        ("never deleted while its job exists", "never deleted while their job exists"),
+        "reference: rows are never deleted while their job exists",
     ),
     "add a reference to a job that has none": (
         f"{_REFER} (:running, 'default', 's3://x')",
@@ -92,11 +92,11 @@ PAYLOADS: Table = {
     ),
     "delete the record of a re-encryption": (
         f"{_RECORD}; delete from resealed",
-        ("the record of a re-encryption never changes", "never deleted while their job exists"),
+        "resealed: rows are never deleted while their job exists",
     ),
     "change the actor of a re-encryption": (
         f"{_RECORD}; update resealed set actor = 'ada'",
-        ("the record of a re-encryption never changes", "rows are never changed"),
+        "resealed: rows are never changed",
     ),
     **{
         f"set a rule {what}": (f"{_RULE}, {columns}) values ('default', {kind}, 'ada', {NOW}, {NOW}, {values})", says)

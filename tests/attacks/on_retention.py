@@ -17,7 +17,7 @@ RETAINED = (
     f"insert into archived (job_id, tenant, archive_id, finished_at) values (:dead, 'default', '{_ARCHIVE}', {NOW})",
 )
 _COUNTED = "sums cannot be reduced or deleted"
-_CHANGED = ("ledger rows are never changed", "rows are never changed")
+_CHANGED = "event: rows are never changed"
 
 RETENTION: Table = {
     "lower the recorded usage": ("update usage set started = 4 where kind = 'old'", _COUNTED),

@@ -29,7 +29,7 @@ def _schedule(columns: str) -> str:
 SCHEDULES: Table = {
     "change a version of a template": (
         "update template set kind = 'other' where name = 'monthly' and version = 1",
-        ("template versions are never changed", "rows are never changed"),
+        "template: rows are never changed",
     ),
     "delete a version of a template": (
         "delete from template where name = 'monthly' and version = 2",
@@ -71,15 +71,15 @@ SCHEDULES: Table = {
     ),
     "delete a fired time": (
         "delete from fire where schedule_id = :schedule",
-        ("the record of a fired time or a delivery is kept", "rows are never changed"),
+        "fire: rows are kept with their job, or for a month",
     ),
     "change the template a job was made from": (
         "update made_from set template = 'monthly', template_version = 1 where job_id = :made",
-        ("the origin of a job never changes", "rows are never changed"),
+        "made_from: rows are never changed",
     ),
     "delete the origin of a job": (
         "delete from made_from where job_id = :made",
-        ("the origin of a job is never deleted", "never deleted while their job exists"),
+        "made_from: rows are never deleted while their job exists",
     ),
     "record an unknown template version as an origin": (
         f"{_MADE} values (:queued, 'default', 'monthly', 9)",

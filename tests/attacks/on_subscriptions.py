@@ -30,12 +30,15 @@ DELIVERIES: Table = {
     "deliver an event twice": (_deliver(":event", "follower"), ("already exists", "delivery_pkey")),
     "record a delivery with an unknown job": (_deliver("'0'", "unknown"), _NO_JOB),
     "record a delivery with another tenant's job": (_deliver("'0'", "follower", "acme"), _NO_JOB),
-    "delete a delivery": ("delete from delivery where event = :event", _NEVER),
+    "delete a delivery": (
+        "delete from delivery where event = :event",
+        immutable("delivery: rows are kept with their job"),
+    ),
     "change a delivery": ("update delivery set refusal = 'x', job_id = null", _NEVER),
     "truncate the deliveries": ("truncate delivery", (None, "delivery: rows are never changed")),
     "give a subscription to another tenant": (
         "update subscription set tenant = 'acme' where id = :subscription",
-        ("immutable: name and tenant of a subscription cannot change", "name and tenant cannot change"),
+        immutable("subscription: id, tenant, name, created_by, created_at cannot change"),
     ),
     "set an unbounded depth": ("update subscription set max_depth = 1000", "depth_bounded"),
     "clear the depth of a job": ("update job set depth = null where id = :follower", "never change"),

@@ -9,7 +9,7 @@ from tests.attacks.attack import NOW, Table, immutable
 
 _LOG = "insert into webhook_delivery (id, tenant, webhook_id, message, type, job_id, attempt, status, duration_ms, at)"
 _NEVER = immutable("webhook_delivery: rows are never changed")
-_RENAME = ("immutable: name and tenant of a webhook cannot change", "name and tenant cannot change")
+_RENAME = immutable("webhook: id, tenant, name, created_by, created_at cannot change")
 _NOT_THERE = ("the webhook of this delivery does not exist", "does not exist")
 
 WEBHOOKS: Table = {

@@ -31,7 +31,7 @@ WORKFLOWS: Table = {
         ("only the ends of its parents release a job", "waits for its parents"),
     ),
     "clear the open parents of a job": ("update node set unmet = 0 where job_id = :child", _BY_TRIGGERS),
-    "mark a node as succeeded": ("update node set standing = 'succeeded' where job_id = :child", _BY_TRIGGERS),
+    "mark a node as succeeded": ("update node set status = 'succeeded' where job_id = :child", _BY_TRIGGERS),
     "mark a dependency as met": (
         "update dependency set met = (1 = 1) where child = :child",
         ("dependencies are written by triggers only", "written by triggers only"),
@@ -51,17 +51,20 @@ WORKFLOWS: Table = {
     ),
     "delete a callback": (
         "delete from callback where workflow_id = :flow",
-        ("callbacks are never deleted", "callback: rows are never changed"),
+        "callback: rows are never deleted while their workflow exists",
     ),
     "delete a dependency": (
         "delete from dependency where child = :child",
-        ("dependencies are never deleted", "dependency: rows are never changed"),
+        "dependency: rows are never deleted while their jobs exist",
     ),
     "delete a node": (
         "delete from node where job_id = :child",
-        ("a node is never deleted while its job exists", "never deleted while their job exists"),
+        "node: rows are never deleted while their job exists",
     ),
-    "delete a workflow": ("delete from workflow where id = :flow", ("never deleted", "rows are never changed")),
+    "delete a workflow": (
+        "delete from workflow where id = :flow",
+        "workflow: rows are never deleted while their jobs exist",
+    ),
     "change the counts of a workflow": (
         "update workflow set open = open - 1 where id = :flow",
         ("counts_add_up", "triggers only"),

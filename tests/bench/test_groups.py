@@ -9,20 +9,45 @@ from pathlib import Path
 
 import pytest
 
-from bench import fairness, limits, pages, report, retention, sealing, waiting, writes
-from bench.__main__ import Measured
-from bench.bars import bars, of_fairness, of_limits, of_pages, of_retention, of_sealing, of_waiting, of_writes
+from bench import __main__ as command
+from bench import (
+    fairness,
+    latency,
+    limits,
+    mixes,
+    pages,
+    producers,
+    report,
+    retention,
+    sealing,
+    variants,
+    waiting,
+    writes,
+)
+from bench.__main__ import GROUPS, Measured
+from bench.bars import (
+    GOALS,
+    of_fairness,
+    of_figures,
+    of_limits,
+    of_pages,
+    of_retention,
+    of_sealing,
+    of_waiting,
+    of_writes,
+)
 from bench.facts import pinned
-from bench.peers.backends import Backends
+from bench.figures import Figure, Rounds, Run
+from bench.peers.backends import Backends, PostgresPlace
 from bench.peers.bench import Bench
 from bench.peers.catalog import BY_NAME, OURS, Subject
 from bench.peers.environments import HERE
 from bench.peers.process import DriverFailed
 from bench.peers.run import Results
 from bench.peers.workloads import QUICK, WORKLOADS, w9
-from bench.quiet import Patience
 from tests.support.postgres_server import GivenServer, PostgresServer
 
+ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.req("HF-6"), pytest.mark.slow, pytest.mark.timeout(300)]
 
 
@@ -69,7 +94,7 @@ def test_steps_of_concurrent_jobs_share_commits(backends: Backends, subject: Sub
 
 def test_throughput_with_waiting_jobs(backends: Backends, subject: Subject) -> None:
     sizes = waiting.Sizes(each=2, drain=20, rounds=1, claims=2, rest=0.1)
-    rows = waiting.measure(backends, subject, sizes, Patience())
+    rows = waiting.measure(backends, subject, sizes)
     assert [row.unit for row in rows] == ["jobs/s", "µs a job", "ms", "MiB", "MiB"]
     assert all(row.without > 0 for row in rows if row.unit != "µs a job")  # the kernel counts in hundredths of a second
     assert len(of_waiting(rows)) == len(rows)
@@ -130,22 +155,95 @@ def test_report_shows_measurements_and_skipped_subjects() -> None:
 
 
 def test_bars_of_measured_groups() -> None:
-    (bar,) = bars(results())
+    (bar,) = Measured(results=results()).bars()
     assert (bar.value, bar.held) == (30.0, True)
+
+
+@pytest.mark.parametrize(("ours", "held"), [(1_500.0, True), (900.0, False), (None, None)])
+def test_goal_is_held_missed_or_not_measured(ours: float | None, held: bool | None) -> None:
+    name = "PostgreSQL, enqueue, 32 clients, over PgQueuer"
+    figure = Figure("producers", "PostgreSQL", "enqueue, 32 clients", "1/s", ours or 0.0, "PgQueuer", 1_000.0)
+    found = of_figures("producers", [] if ours is None else [figure])
+    (bar,) = [each for each in found if each.what.endswith(name)]
+    assert bar.held is held
+
+
+def test_failed_subject_has_no_figure() -> None:
+    rounds = Rounds()
+
+    def fail() -> float:
+        raise DriverFailed("29 jobs ran twice")
+
+    rounds.take("ours 1", lambda: {"jobs_s": 10.0})
+    rounds.take("ours 1", fail)
+    rounds.take("ours 10", lambda: {"jobs_s": 20.0})
+    assert (rounds["ours 1 jobs_s"], rounds["ours 10 jobs_s"]) == (None, 20.0)
+
+
+@pytest.mark.parametrize(("value", "code"), [(0.2, 0), (9.0, 1)])
+def test_exit_code_says_whether_every_bar_held(
+    value: float, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [Figure("idle", "PostgreSQL", "1 idle, transactions each", "1/s", value)]
+    document = tmp_path / "run.json"
+    document.write_text(json.dumps(report.document({}, {}, [], None, [], {"idle": rows})))
+    monkeypatch.setattr("sys.argv", ["bench", "--read", str(document)])
+    assert command.main() == code
+
+
+def test_goals_belong_to_groups() -> None:
+    figures = {name for name, group in GROUPS.items() if group.row is Figure}
+    assert {name for name in GOALS if name not in WORKLOADS} == figures
+
+
+def test_tables_of_the_performance_page_are_replaced(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text((ROOT / "docs" / "performance.md").read_text())
+    found = Measured(results=results())
+    report.update(page, [BY_NAME["holdfast-pg"], BY_NAME["dbos"]], found.results, found.figures)
+    assert "| W9: steps/s | PostgreSQL | 9,000 steps/s | DBOS 300 | 30.00 | ≥ 2 | held |" in page.read_text()
+    assert page.read_text().count("<!-- /goals -->") == 1
+
+
+@pytest.mark.parametrize("name", ["one in ten fails once", "threads", "one step", "tags and keys"])
+def test_drain_of_a_variant(backends: Backends, name: str) -> None:
+    found = variants.drain(Bench(backends, BY_NAME["holdfast-sqlite"]), 100, **variants.VARIANTS[name])
+    assert found["jobs_s"] > 0
+    assert found["disk_bytes"] > 100
+
+
+def test_pick_up_by_gap(backends: Backends) -> None:
+    rounds = Rounds()
+    rounds.take("ours", lambda: latency.pick_ups(Bench(backends, BY_NAME["holdfast-pg"]), 10))
+    assert {f"ours leg {leg}" for leg in ("commit", "wake", "exchange + start")} <= rounds.values.keys()
+
+
+def test_producers_count_what_they_have_added(backends: Backends) -> None:
+    with Bench(backends, BY_NAME["holdfast-pg"]).place() as place:
+        assert isinstance(place, PostgresPlace)
+        found = producers.measure(place, producers.PRODUCERS["enqueue"], 2, 1)
+    assert found["enqueues_s"] > 0
+    assert found["wal_bytes"] > 100
+
+
+def test_schedules_that_are_due_together_all_run(backends: Backends) -> None:
+    found = list(mixes.due_schedules(Run(backends, "sqlite", quick=True)))
+    assert found[0].ours > 0
 
 
 def test_report_document_round_trips() -> None:
     measured = Measured(results=results())
-    measured.writes = [writes.Writes("SQLite", 1, 1.0, 1.0, None, None)]
-    measured.waiting = [waiting.Beside("SQLite", "claim of 200", "ms", 2.0, 2.1, 1.05)]
+    measured.rows = {
+        "writes": [writes.Writes("SQLite", 1, 1.0, 1.0, None, None)],
+        "waiting": [waiting.Beside("SQLite", "claim of 200", "ms", 2.0, 2.1, 1.05)],
+        "idle": [Figure("idle", "PostgreSQL", "1 idle, client CPU", "of a core", 0.01)],
+    }
     subjects = [BY_NAME["holdfast-pg"], BY_NAME["dbos"]]
-    document = report.document(
-        {}, {}, subjects, measured.results, measured.bars, [], measured.writes, measured.waiting, None
-    )
+    document = report.document({}, {}, subjects, measured.results, measured.bars(), measured.rows)
     again = Measured()
     again.read(json.loads(json.dumps(document)))
-    assert (again.writes, again.waiting) == (measured.writes, measured.waiting)
-    assert again.bars == measured.bars
+    assert again.rows == measured.rows
+    assert again.bars() == measured.bars()
 
 
 @pytest.mark.req("ARCH")

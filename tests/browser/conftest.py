@@ -37,8 +37,8 @@ QUIET = (
 
 
 # A limit for busy machines; correct pages do not wait.
-PATIENCE = 20_000
-expect.set_options(timeout=PATIENCE)
+TIMEOUT = 20_000
+expect.set_options(timeout=TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-def aside(work: Callable[[], T]) -> T:
+def in_new_thread(work: Callable[[], T]) -> T:
     """Run it in another thread: in this one the browser driver has a running loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work).result(60)
@@ -85,7 +85,7 @@ def aside(work: Callable[[], T]) -> T:
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Hostile text in every field; mounted below a path of another application."""
-    with closing(aside(lambda: hostile_app(tmp_path_factory.mktemp("hostile")))) as app:
+    with closing(in_new_thread(lambda: hostile_app(tmp_path_factory.mktemp("hostile")))) as app:
         inner = make_service(app, authenticate=at_this_machine(app))
         outer = Starlette(routes=[Mount("/ops/jobs", inner)], lifespan=inner.router.lifespan_context)
         with serving(outer) as address:
@@ -103,7 +103,7 @@ def open_page(browser: Browser, site: Site) -> Iterator[Open]:
 
     def make(path: str = "/", *, expected: tuple[str, ...] = (), **settings: Any) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **settings})
-        context.set_default_timeout(PATIENCE)
+        context.set_default_timeout(TIMEOUT)
         contexts.append(context)
         page: Page = context.new_page()
         console = Console(page)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import App, Context, PayloadPolicy, Retry
+from holdfast.app.internals import session_of
 from tests.browser import hostile
 
 ONCE = Retry(max_attempts=1)
@@ -36,7 +37,7 @@ def hostile_app(folder: Path) -> App:
     async def asks(ctx: Context) -> None:
         await ctx.approval(hostile.IMAGE, summary=hostile.ALL)
 
-    @app.job("secret", rules=PayloadPolicy(restricted=True))
+    @app.job("secret", payload_rules=PayloadPolicy(restricted=True))
     async def secret(canary: str) -> str:
         return canary
 
@@ -87,8 +88,8 @@ def usual_app(folder: Path) -> App:
     async def stock(warehouse: str) -> None: ...
 
     for minutes in range(-58, 1):  # one hour, by the clock of the database
-        app._store.migrate()
-        app._store.run(app._store.clock.set(timedelta(minutes=minutes), None))
+        app.migrate()
+        session_of(app).store.run(session_of(app).store.clock.set(timedelta(minutes=minutes), None))
         for n in range(chance.randrange(3, 10)):
             name = f"customer{chance.randrange(900)}@mail.example"
             send.using(tags=("welcome",) if n % 3 else ("newsletter",)).enqueue(name, "welcome")

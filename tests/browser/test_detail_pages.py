@@ -13,10 +13,11 @@ from playwright.sync_api import Dialog, expect
 from starlette.requests import Request
 
 from holdfast import App, State
+from holdfast.app.internals import kinds_of
 from holdfast.features.tokens.model import EVERY_SCOPE
 from holdfast.server.app import make_service
 from holdfast.server.auth import Identity, is_local
-from tests.browser.conftest import Open, Site, aside
+from tests.browser.conftest import Open, Site, in_new_thread
 from tests.browser.test_pages import DARK_CONTRAST, NARROW
 from tests.dashboard.scene import NAME, Scene, play, the
 from tests.support.http_server import serving
@@ -38,7 +39,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """The user is not the requester of the jobs."""
     folder = tmp_path_factory.mktemp("scene")
     with closing(App(f"sqlite:///{folder}/scene.db", name="tests", enqueued_by="tester")) as app:
-        scene = aside(lambda: play(app))
+        scene = in_new_thread(lambda: play(app))
 
         def known(request: Request) -> Identity | None:
             return ADA if is_local(request) else None
@@ -138,7 +139,7 @@ def test_group_is_redriven_and_the_rest_discarded(open_page: Open, stage: Stage)
     page.wait_for_url("**/operations/*")
     app.operations.run(page.url.rsplit("/", 1)[1])
     expect(page.locator("main")).to_contain_text("2 of 2 done")
-    aside(lambda: work_off(app))  # they fail again
+    in_new_thread(lambda: work_off(app))  # they fail again
     page.goto(f"{stage.site.address}{group}")
     row = page.locator("tbody tr", has_text=stage.scene.dead)
     row.get_by_placeholder("reason").fill("not needed")
@@ -167,8 +168,8 @@ def test_approval_is_decided_by_form_and_by_link(open_page: Open, stage: Stage) 
     (vote,) = app.approvals.get(stage.scene.approval).votes
     assert (vote.person, vote.how, vote.data["limit"]) == ("ada", "dashboard", 40)
 
-    app._kinds["pay"].kind.enqueue()
-    aside(lambda: work_off(app))
+    kinds_of(app)["pay"].kind.enqueue()
+    in_new_thread(lambda: work_off(app))
     (approval,) = app.approvals.list()
     token = app.approvals.issue_token(approval.id)
     link = open_page(f"/decide/{token}", java_script_enabled=False)

@@ -11,6 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, Route, TimeoutError, expect
 
+from holdfast.app.internals import session_of
 from holdfast.engine.states import State
 from holdfast.server.rendering import MENU, TABS
 from holdfast.stores.requests import JobsWanted
@@ -246,6 +247,25 @@ def test_live_updates_pause_and_report_lost_connection(open_page: Open, site: Si
 
 
 @pytest.mark.slow
+def test_change_during_a_refresh_is_shown(open_page: Open, site: Site) -> None:
+    """The first refresh is answered late, with what was true before the change."""
+    job = site.app.enqueue("late", queue="late", delay=3600)
+    page = open_page(f"/jobs/{job.id}")
+    expect(page.locator("#live-state span")).to_have_text("Live")
+    page.wait_for_load_state("networkidle")
+    held: list[Route] = []
+    page.route(f"**/jobs/{job.id}", lambda route: held.append(route) if not held else route.continue_())
+    site.app.enqueue("late", queue="late", delay=3600)
+    with page.expect_request(f"**/jobs/{job.id}"):
+        pass
+    old = page.content()
+    site.app.jobs.cancel(job.id)
+    page.wait_for_timeout(1500)  # the signal of this change arrives while the request is open
+    held[0].fulfill(status=200, content_type="text/html", body=old)
+    expect(page.locator("main .badge").first).to_contain_text("cancelled")
+
+
+@pytest.mark.slow
 def test_bulk_redrive_is_confirmed_and_tracked(open_page: Open, site: Site) -> None:
     page = open_page("/jobs?state=dead_letter&q=kind:breaks")
     dead = page.locator("tbody tr").count()
@@ -264,5 +284,5 @@ def test_bulk_redrive_is_confirmed_and_tracked(open_page: Open, site: Site) -> N
     expect(page.locator("main")).to_contain_text("3 of 3 done")
     again = until(lambda: site.app.jobs.list(kind="breaks", state=State.QUEUED), "the jobs are queued again")
     assert len(again) == 3
-    ledger = site.app._session.run(site.app._session.store.jobs.history(again[0].id, "default"))
+    ledger = session_of(site.app).run(session_of(site.app).store.jobs.history(again[0].id, "default"))
     assert ledger[-1].type == "redrive"

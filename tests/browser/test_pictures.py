@@ -11,11 +11,11 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.engine.states import State
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
-from holdfast.worker.worker import WorkerOptions
-from tests.browser.conftest import aside
+from tests.browser.conftest import in_new_thread
 from tests.browser.seeds import usual_app
 from tests.support.http_server import serving
 from tests.support.waiting import until
@@ -42,7 +42,7 @@ def test_pictures_of_the_main_pages(folder: Path, browser: Browser, tmp_path: Pa
         assert page.title().endswith("Holdfast")
         context.close()
 
-    with closing(aside(lambda: usual_app(tmp_path))) as app, idle_worker(app):
+    with closing(in_new_thread(lambda: usual_app(tmp_path))) as app, idle_worker(app):
         dead = app.jobs.list(state=State.DEAD_LETTER, kind="invoice.render", limit=1)[0].id
         with serving(make_service(app, authenticate=at_this_machine(app))) as address:
             shoot("overview", address, "/", "light")
@@ -58,7 +58,7 @@ class idle_worker:
     """A running worker without jobs, so that the pictures show one."""
 
     def __init__(self, app: App) -> None:
-        self._worker = app.worker(WorkerOptions(queues=("mail-later",), concurrency=8))
+        self._worker = app.worker(queues=("mail-later",), concurrency=8)
         self._app, self._thread = app, threading.Thread(target=self._run)
 
     def _run(self) -> None:
@@ -66,7 +66,7 @@ class idle_worker:
             try:
                 await self._worker.run()
             finally:
-                await self._app._store.leave_loop()
+                await session_of(self._app).store.leave_loop()
 
         asyncio.run(serve())
 

@@ -9,7 +9,7 @@ from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.features import disable
-from tests.support.features import register_agent as register
+from tests.support.features import set_agent as register
 from tests.support.stores import claim, job, open_lease, put_one, state_of
 
 pytestmark = pytest.mark.req("CX-16")

@@ -88,7 +88,7 @@ def test_empty_list_of_approvals(holdfast: Holdfast) -> None:
     assert document(holdfast("approvals", "list", "--json")) == []
     result = holdfast("approvals", "list")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "No approvals are open" in result.stderr
+    assert "No open approvals" in result.stderr
 
 
 @pytest.mark.parametrize("options", [("--after", "nonsense"), ("--job", "nonsense"), ("--state", "lost")])

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.req("HF-4", "CX-4")
 
 def test_audit_seals_verifies_exports_and_detects_tampering(holdfast: Holdfast, store: Store, tmp_path: Path) -> None:
     assert error_of(holdfast("audit", "anchor", "--json"))["code"] == "nothing_sealed"
-    assert "Nothing was done." in holdfast("audit", "actions").stderr
+    assert "No changes." in holdfast("audit", "actions").stderr
     job_id = put_one(store)
     work(store)
     store.run(store.limits.set(Rule.of("queue", "mail", 5), "ada", "default"))
-    assert "4 events and actions sealed" in holdfast("audit", "seal").stderr
+    assert "Events and actions sealed: 4." in holdfast("audit", "seal").stderr
     assert document(holdfast("audit", "seal", "--json")) == {"sealed": 0}
     anchor = holdfast("audit", "anchor").stdout.strip()
     assert anchor == document(holdfast("audit", "anchor", "--json"))["anchor"]

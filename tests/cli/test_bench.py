@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.bench import TRICKLE, drained, percentile, picked_up, problems_of
-from holdfast.cli.demo.check import Reading, read
+from holdfast.cli.demo_workers import Reading, read
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, error_of

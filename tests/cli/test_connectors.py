@@ -9,7 +9,7 @@ from tests.cli.conftest import Holdfast, document, error_of
 
 @pytest.mark.req("JF-11")
 def test_connectors_are_set_shown_listed_and_removed(holdfast: Holdfast) -> None:
-    assert "Nothing is set" in holdfast("connectors", "list").stderr
+    assert "No connector settings" in holdfast("connectors", "list").stderr
     made = document(
         holdfast(
             *("connectors", "set", "http.request", "--host", "api.example.com", "--host", "*.b.example:8443"),

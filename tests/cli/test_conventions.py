@@ -20,6 +20,7 @@ from tests.support.waiting import until
 
 COMMANDS = (
     ("migrate",),
+    ("uninstall",),
     ("worker",),
     ("tick",),
     ("enqueue",),
@@ -32,13 +33,17 @@ COMMANDS = (
     ("events",),
     ("why",),
     ("bench",),
+    ("replay",),
     ("demo",),
-    *(("pause",), ("resume",), ("pauses",)),
-    *(("serve",), ("dev",), ("tokens",)),
+    *(("pause",), ("resume",), ("pauses",), ("restore-check",)),
+    *(("serve",), ("mcp",), ("dev",), ("tokens",)),
     *(("tokens", name) for name in ("issue", "list", "revoke")),
     ("jobs",),
-    *(("jobs", name) for name in ("list", "show", "history", "log", "artifact")),
-    *(("jobs", name) for name in ("cancel", "redrive", "discard", "replace-payload", "reschedule", "move")),
+    *(("jobs", name) for name in ("list", "count", "show", "history", "log", "artifact")),
+    *(
+        ("jobs", name)
+        for name in ("cancel", "redrive", "discard", "replace-payload", "reschedule", "move", "fork", "export-history")
+    ),
     ("jobs", "set-external-ref"),
     *(("jobs", name) for name in ("search", "index", "indexes")),
     ("dead-letters",),
@@ -50,60 +55,62 @@ COMMANDS = (
     ("agents",),
     *(("agents", name) for name in ("list", "show", "set", "disable", "enable")),
     ("schedules",),
-    *(("schedules", name) for name in ("list", "show", "create", "edit", "pause", "resume", "run", "preview")),
-    *(("schedules", name) for name in ("history", "delete")),
+    *(("schedules", name) for name in ("list", "show", "add", "edit", "pause", "resume", "run", "preview")),
+    *(("schedules", name) for name in ("history", "remove")),
     ("templates",),
-    *(("templates", name) for name in ("list", "show", "versions", "put", "remove", "enqueue")),
+    *(("templates", name) for name in ("list", "show", "versions", "set", "remove", "enqueue")),
     ("workers",),
     *(("workers", name) for name in ("list", "drain", "stop")),
+    ("versions",),
+    *(("versions", name) for name in ("list", "held", "patches", "move")),
     ("workflows",),
     *(("workflows", name) for name in ("list", "show", "graph", "cancel", "resume")),
     ("limits",),
     *(("limits", name) for name in ("list", "show", "set", "remove")),
     ("reservations",),
-    *(("reservations", name) for name in ("list", "release")),
+    *(("reservations", name) for name in ("list", "show", "release")),
     ("queues",),
-    *(("queues", name) for name in ("list", "age")),
+    *(("queues", name) for name in ("list", "set-aging")),
     ("subscriptions",),
-    *(("subscriptions", name) for name in ("list", "show", "create", "pause", "resume", "delete")),
+    *(("subscriptions", name) for name in ("list", "show", "set", "pause", "resume", "remove", "deliveries")),
     ("consumers",),
     *(("consumers", name) for name in ("list", "reset", "remove")),
     ("connectors",),
     *(("connectors", name) for name in ("list", "show", "set", "remove")),
     ("webhooks",),
-    *(("webhooks", name) for name in ("list", "show", "add", "change", "rotate", "disable", "enable", "remove")),
+    *(("webhooks", name) for name in ("list", "show", "add", "set", "rotate-secret", "disable", "enable", "remove")),
     *(("webhooks", name) for name in ("test", "deliveries", "resend", "secret")),
     ("executors",),
     *(("executors", name) for name in ("list", "set", "remove")),
     ("kinds",),
-    *(("kinds", name) for name in ("list", "show", "register", "add", "remove")),
+    *(("kinds", name) for name in ("list", "show", "register", "set", "remove")),
     ("event-types",),
-    *(("event-types", name) for name in ("list", "show", "add", "remove")),
+    *(("event-types", name) for name in ("list", "show", "set", "remove")),
     ("policies",),
     *(("policies", name) for name in ("show", "set", "unregistered")),
-    ("rules",),
-    *(("rules", name) for name in ("list", "show", "set", "delete", "check")),
+    ("payload-rules",),
+    *(("payload-rules", name) for name in ("list", "show", "set", "remove", "effective", "check")),
     ("keys",),
     *(("keys", name) for name in ("list", "generate", "rotate")),
     ("tenants",),
     *(
         ("tenants", name)
-        for name in ("list", "show", "set", "delete", "fair", "pin", "unpin", "pins", "registered-only")
+        for name in ("list", "show", "set", "remove", "fair-queues", "pin", "unpin", "pins", "registered-only")
     ),
     ("retention",),
-    *(("retention", name) for name in ("list", "set", "delete", "preview", "run", "orphans")),
+    *(("retention", name) for name in ("list", "set", "remove", "preview", "sweep", "remove-orphans")),
     ("usage",),
     ("archives",),
-    *(("archives", name) for name in ("list", "run", "verify", "show")),
+    *(("archives", name) for name in ("list", "run", "verify", "show", "read")),
     ("audit",),
     *(("audit", name) for name in ("verify", "show", "actions", "export", "anchor", "seal")),
 )
 GROUPS = (
     ("tokens",),
     *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
-    *(("workers",), ("dead-letters",), ("operations",)),
+    *(("workers",), ("versions",), ("dead-letters",), ("operations",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
-    *(("rules",), ("keys",), ("kinds",), ("event-types",), ("policies",)),
+    *(("payload-rules",), ("keys",), ("kinds",), ("event-types",), ("policies",)),
     ("tenants",),
     *(("webhooks",), ("connectors",)),
     ("retention",),
@@ -212,7 +219,7 @@ def test_missing_cli_extra_is_named_in_one_line() -> None:
 @pytest.mark.req("ARCH")
 def test_package_imports_without_cli_libraries() -> None:
     script = (
-        "import sys; sys.modules['typer'] = sys.modules['rich'] = None; import holdfast, holdfast.features.jobs.views;"
+        "import sys; sys.modules['typer'] = sys.modules['rich'] = None; import holdfast, holdfast.features.jobs.store;"
         "holdfast.App('sqlite:///:memory:').enqueue('x')"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -270,16 +277,16 @@ def test_usage_error_exits_with_2(bare: Holdfast, arguments: tuple[str, ...], co
         (("worker", "shop:app", "--queue", "mail"), "Use --queues mail,default"),
         (("worker", "shop:app", "-c", "4"), "Use --concurrency N"),
         (("tokens", "create"), "Use: holdfast tokens issue. Commands: issue, list, revoke."),
-        (("schedules", "add"), "Use: holdfast schedules create."),
-        (("schedules", "remove"), "Use: holdfast schedules delete."),
+        (("schedules", "create"), "Use: holdfast schedules add."),
+        (("schedules", "delete"), "Use: holdfast schedules remove."),
         (("limits", "set", "call_api", "--rate", "5/s"), "--kind call_api"),
         (("jobs", "list", "--state", "dead"), "Did you mean dead_letter?"),
     ],
 )
 def test_a_wrong_command_or_option_names_the_right_one(bare: Holdfast, arguments: tuple[str, ...], fix: str) -> None:
-    told = bare(*arguments)
-    assert told.exit_code == 2
-    error, line = told.stderr.splitlines()
+    result = bare(*arguments)
+    assert result.exit_code == 2
+    error, line = result.stderr.splitlines()
     assert "Did you mean" not in error
     assert "Value error" not in error
     assert fix in line

@@ -24,7 +24,7 @@ def dead(store: Store, count: int, kind: str = "pay") -> list[str]:
 
 
 def test_dead_letter_groups_are_listed_noted_redriven_and_discarded(holdfast: Holdfast, store: Store) -> None:
-    assert "There are no such dead letters." in holdfast("dead-letters", "list").stderr
+    assert "No matching dead letters." in holdfast("dead-letters", "list").stderr
     ids = dead(store, 12)
     dead(store, 1, "repay")
     listed = document(holdfast("dead-letters", "list", "--sort", "count", "--json"))
@@ -72,7 +72,7 @@ def test_dead_letters_are_redriven_at_a_time(holdfast: Holdfast, store: Store) -
 
 
 def test_operations_are_started_shown_and_cancelled(holdfast: Holdfast, store: Store) -> None:
-    assert "There are no such operations." in holdfast("operations", "list").stderr
+    assert "No matching operations." in holdfast("operations", "list").stderr
     waiting = put_one(store, "import")
     wrong = ["start", "cancel", "--kind", "import", "--state", "succeeded"]
     assert holdfast("operations", *wrong).exit_code == 2

@@ -107,7 +107,7 @@ def test_payload_over_limit_is_rejected(bare: Holdfast, sqlite_url: str, size: i
         (("--at", "2100-01-31T09:00:00"), "invalid_time"),
         (("--at", "tomorrow"), "invalid_time"),
         (("--at", "2100-01-31T09:00:00Z", "--delay", "5m"), "conflicting_options"),
-        (("--priority", "40000"), "invalid_priority"),
+        (("--priority", "40000"), "usage"),
         (("--queue", " "), "invalid_name"),
         (("--tenant", "*"), "invalid_name"),
         (("--dedupe", "maybe"), "usage"),

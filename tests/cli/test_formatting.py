@@ -7,13 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.cli.demo.command import without_password
+from holdfast.cli.demo import without_password
 from holdfast.cli.options import queues_of
-from holdfast.cli.output import JsonLines, TextLines, duration, instant, line, plain, since, span
+from holdfast.cli.output import duration, instant, line, plain, since, span
 from holdfast.engine.job import Event
 from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting
 from holdfast.features.jobs.timeline import event_details, short_actor, timeline
+from holdfast.telemetry.logs import JsonLines, TextLines
 
 pytestmark = pytest.mark.req("CX-4")
 
@@ -77,7 +78,7 @@ def event(event_type: str, target: State, at: datetime = NOON, source: State | N
 def test_details_of_a_history_event() -> None:
     failed = event("fail", State.FAILED, error_code="boom", error_message="it broke", traceback="long")
     assert event_details(failed) == "boom: it broke"
-    assert event_details(event("bury", State.DEAD_LETTER, error_code="boom", error_message="it broke")) == ""
+    assert event_details(event("dead_letter", State.DEAD_LETTER, error_code="boom", error_message="it broke")) == ""
     assert event_details(event("retry", State.RETRY_WAITING, due_at="2027-01-31T12:00:02.500Z")) == "again in 2.5 s"
     before_midnight = datetime(2027, 1, 31, 23, 59, 30, tzinfo=UTC)
     over_midnight = event("retry", State.RETRY_WAITING, before_midnight, due_at="2027-02-01T00:00:30.000Z")

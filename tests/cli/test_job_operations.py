@@ -49,8 +49,8 @@ def test_payload_of_a_waiting_job_is_replaced(holdfast: Holdfast, store: Store) 
     command = ("jobs", "replace-payload", job_id, '{"to": "b"}', "--reason", "wrong address")
     refused = holdfast(*command, "--json")
     assert (refused.exit_code, error_of(refused)["code"]) == (4, "not_replaceable")
-    assert holdfast("rules", "set", "mail", "--replaceable").exit_code == 0
-    assert "replaceable" in holdfast("rules", "list").stdout
+    assert holdfast("payload-rules", "set", "mail", "--replaceable").exit_code == 0
+    assert "replaceable" in holdfast("payload-rules", "list").stdout
     assert holdfast(*command).stdout.splitlines()[1].split() == [job_id, "queued", "replaced"]
     assert job(store, job_id).payload == {"to": "b"}
     assert (history(store, job_id)[-1].type, history(store, job_id)[-1].meta["reason"]) == ("replace", "wrong address")

@@ -39,7 +39,7 @@ def test_limits_are_set_shown_listed_and_removed(holdfast: Holdfast, store: Stor
 
 @pytest.mark.req("SC-10")
 def test_reservations_are_listed_and_released(holdfast: Holdfast, store: Store) -> None:
-    assert "Nothing is reserved." in holdfast("reservations", "list").stderr
+    assert "No reservations." in holdfast("reservations", "list").stderr
     request = ReservationRequest(new_id(), "resource", "gpu-0", 60.0, "a [red]trial[/red]")
     store.run(store.reservations.set(request, "ada", TENANT))
     (row,) = document(holdfast("reservations", "list", "--json"))
@@ -55,9 +55,9 @@ def test_reservations_are_listed_and_released(holdfast: Holdfast, store: Store) 
 @pytest.mark.req("SC-2")
 def test_aging_of_queues_is_set_and_listed(holdfast: Holdfast, store: Store) -> None:
     assert "No queue has settings." in holdfast("queues", "list").stderr
-    assert "age every 10 m" in holdfast("queues", "age", "reports", "--every", "10m", "--most", "20").stderr
+    assert "age every 10 m" in holdfast("queues", "set-aging", "reports", "--every", "10m", "--most", "20").stderr
     rows = [line.split() for line in holdfast("queues", "list").stdout.splitlines()]
     assert rows[1] == ["reports", "default", "10", "m", "1", "20"]
-    assert holdfast("queues", "age", "reports").exit_code == 2
-    assert document(holdfast("queues", "age", "reports", "--never", "--json")) is None
+    assert holdfast("queues", "set-aging", "reports").exit_code == 2
+    assert document(holdfast("queues", "set-aging", "reports", "--every", "none", "--json")) is None
     assert document(holdfast("queues", "list", "--json")) == []

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.features.assembly import open_store
 from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.direct_sql import open_by_hand
 
 pytestmark = pytest.mark.req("SC-1")
 
@@ -26,7 +27,7 @@ def test_empty_database_is_migrated_to_current_schema(bare: Holdfast, empty_url:
     assert pending.exit_code == 1
     names = document(pending)["pending"]
     assert names
-    assert names[-1] == "code"
+    assert names[-1].endswith(".later")
     assert document(pending)["applied"] == []
 
     made = bare("migrate", "--url", empty_url)
@@ -87,5 +88,48 @@ def test_script_is_printed_as_json(bare: Holdfast, new_sqlite_url: str) -> None:
     assert "CREATE TABLE holdfast_job " in script
 
 
-def test_check_and_sql_exclude_each_other(bare: Holdfast, new_sqlite_url: str) -> None:
-    assert bare("migrate", "--sql", "--check", "--url", new_sqlite_url).exit_code == 2
+@pytest.mark.parametrize("options", [("--sql", "--check"), ("--plan", "--to", "0.1"), ("--check", "--plan")])
+def test_ways_to_migrate_exclude_each_other(bare: Holdfast, new_sqlite_url: str, options: tuple[str, ...]) -> None:
+    assert bare("migrate", *options, "--url", new_sqlite_url).exit_code == 2
+
+
+def test_plan_names_each_step_and_changes_nothing(bare: Holdfast, empty_url: str, tmp_path: Path) -> None:
+    if empty_url.startswith("sqlite:"):
+        assert bare("migrate", "--plan", "--url", empty_url).stderr == "Nothing would run.\n"
+        assert list(tmp_path.iterdir()) == []
+    bare("migrate", "--url", empty_url)
+    assert document(bare("migrate", "--plan", "--url", empty_url, "--json")) == {"steps": []}
+    with closing(open_by_hand(empty_url)) as by_hand:
+        by_hand.execute("update migration set digest = 'older' where name = 'code'")
+        table = "" if empty_url.startswith("sqlite:") else " on job_state"
+        by_hand.execute(f"drop trigger record_transition{table}")
+    planned = bare("migrate", "--plan", "--url", empty_url)
+    assert "record_transition" in planned.stdout
+    assert "Nothing was changed." in planned.stderr
+    steps = document(bare("migrate", "--plan", "--url", empty_url, "--json"))["steps"]
+    if not empty_url.startswith("sqlite:"):  # only what differs
+        assert [step["lock"] for step in steps] == ["SHARE ROW EXCLUSIVE on job_state"] * 2
+    assert bare("migrate", "--check", "--url", empty_url).exit_code == 1
+
+
+def test_way_back_says_what_to_do_next(bare: Holdfast, empty_url: str) -> None:
+    bare("migrate", "--url", empty_url)
+    result = bare("migrate", "--to", "0.1", "--url", empty_url)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1].endswith(".down")
+    assert "Install that release" in result.stderr
+    refused = bare("migrate", "--to", "7", "--url", empty_url, "--json")
+    assert (refused.exit_code, error_of(refused)["code"]) == (2, "unknown_release")
+
+
+def test_uninstall_asks_first(bare: Holdfast, empty_url: str) -> None:
+    absent = bare("uninstall", "--url", empty_url)
+    assert absent.exit_code == (3 if empty_url.startswith("sqlite:") else 0)
+    bare("migrate", "--url", empty_url)
+    dry = bare("uninstall", "--url", empty_url)
+    assert "would remove table" in dry.stdout
+    assert "Nothing was removed." in dry.stderr
+    assert bare("migrate", "--check", "--url", empty_url).exit_code == 0
+    removed = bare("uninstall", "--yes", "--url", empty_url, "--json")
+    assert (document(removed)["removed"], document(removed)["kept"]) == (True, [])
+    assert bare("migrate", "--check", "--url", empty_url).exit_code == 1

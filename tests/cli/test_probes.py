@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.cli import probes, run_worker
 from holdfast.cli.probes import WorkerProbe, serve_status
 from holdfast.errors import StoreUnavailable
@@ -39,8 +40,8 @@ def test_probe_reports_liveness_and_readiness_of_worker(
         with closing(App(sqlite_url)) as app, working(app) as background:
             attach(probe, background)
             until(lambda: probe_result("ready")[0] == 0, "the worker to be ready")
-            monkeypatch.setattr(app._store.outage, "answered", lambda: None)
-            app._store.outage.failed(StoreUnavailable("gone"))
+            monkeypatch.setattr(session_of(app).store.outage, "answered", lambda: None)
+            session_of(app).store.outage.failed(StoreUnavailable("gone"))
             code, text = probe_result("ready")
             assert (code, "database unreachable: gone" in text) == (1, True)
             assert probe_result("live")[0] == 0, "restarting it would not bring the database back"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.supervisor.reload import Watch, expected_files, files_of, imported_files
+from holdfast.cli.reload import Watch, expected_files, files_of, imported_files
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.processes import started

@@ -34,11 +34,11 @@ def test_retention_policies_are_set_previewed_run_and_deleted(holdfast: Holdfast
     (due, later) = document(holdfast("retention", "preview", "--json"))
     assert (due["action"], due["due"], due["capped"], later["action"], later["due"]) == ("clean", 1, False, "purge", 0)
     assert " 1 " in holdfast("retention", "preview").stdout.splitlines()[1]
-    assert document(holdfast("retention", "run", "--json")) == {"clean": 1, "purge": 0, "prune": 0, "delete": 0}
-    assert "0 cleaned" in holdfast("retention", "run").stderr
+    assert document(holdfast("retention", "sweep", "--json")) == {"clean": 1, "purge": 0, "prune": 0, "delete": 0}
+    assert "0 cleaned" in holdfast("retention", "sweep").stderr
     assert state_of(store, job_id) is State.CLEANED
-    assert holdfast("retention", "delete", "--kind", "invoice").exit_code == 0
-    gone = holdfast("retention", "delete", "--kind", "invoice", "--json")
+    assert holdfast("retention", "remove", "--kind", "invoice").exit_code == 0
+    gone = holdfast("retention", "remove", "--kind", "invoice", "--json")
     assert (gone.exit_code, error_of(gone)["code"]) == (3, "retention_not_found")
     for wrong in (
         [],
@@ -62,7 +62,7 @@ def test_one_run_cleans_seals_and_purges(holdfast: Holdfast, store: Store) -> No
     forward(store, 8000)
     kept = 1 if store.url.startswith("sqlite") else 0  # the newest event stays until there is a newer one
     done = {"clean": 3, "purge": 3 - kept, "prune": 0, "delete": 0}
-    assert document(holdfast("retention", "run", "--json")) == done
+    assert document(holdfast("retention", "sweep", "--json")) == done
 
 
 @pytest.mark.req("DP-16")
@@ -73,7 +73,7 @@ def test_run_says_what_is_held_back(holdfast: Holdfast, store: Store) -> None:
     store.run(store.ledger.save_cursor("reports", first.cursor, None, "*"))
     assert holdfast("retention", "set", "--purge-after", "2h").exit_code == 0
     forward(store, 8000)
-    said = holdfast("retention", "run").stderr
+    said = holdfast("retention", "sweep").stderr
     assert "1 cleaned, 0 purged" in said
     assert "1 held back by consumer reports" in said
 
@@ -88,7 +88,7 @@ def test_preview_names_the_sample_of_a_count() -> None:
 
 @pytest.mark.req("HK-5")
 def test_usage_is_reported_by_dimension(holdfast: Holdfast, store: Store) -> None:
-    assert "Nothing was counted." in holdfast("usage").stderr
+    assert "No usage." in holdfast("usage").stderr
     for kind in ("mail", "=cmd()"):
         put_one(store, kind)
         settle(store, take(store), Succeeded(cost=1.5))
@@ -124,11 +124,11 @@ def test_jobs_are_archived_listed_verified_and_shown(
     assert (listed["jobs"], listed["first_job"]) == (1, job_id)
     assert listed["id"] in holdfast("archives", "list").stdout
     assert f"{listed['id']}  ok  1 jobs" in holdfast("archives", "verify", "--all").stdout
-    assert document(holdfast("archives", "show", job_id))["job"]["id"] == job_id
+    assert document(holdfast("archives", "read", job_id))["job"]["id"] == job_id
     (file,) = (tmp_path / "artifacts" / "default" / listed["id"]).iterdir()
     file.write_bytes(b"something else")
     damaged = holdfast("archives", "verify", listed["id"])
     assert (damaged.exit_code, "was changed after it was written" in damaged.stdout) == (1, True)
     assert not document(holdfast("archives", "verify", listed["id"], "--json"))[0]["ok"]
     assert holdfast("archives", "verify").exit_code == 2
-    assert holdfast("archives", "show", listed["id"]).exit_code == 3
+    assert holdfast("archives", "read", listed["id"]).exit_code == 3

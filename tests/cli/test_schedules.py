@@ -14,10 +14,10 @@ pytestmark = pytest.mark.req("SC-8", "SC-9")
 
 
 def test_schedule_is_created_run_edited_paused_and_deleted(holdfast: Holdfast, store: Store) -> None:
-    assert "There are no such schedules." in holdfast("schedules", "list").stderr
+    assert "No matching schedules." in holdfast("schedules", "list").stderr
     made = document(
         holdfast(
-            *("schedules", "create", "nightly", "30 1 * * *", '{"scope": "night"}', "--kind", "report"),
+            *("schedules", "add", "nightly", "30 1 * * *", '{"scope": "night"}', "--kind", "report"),
             *("--tz", "Europe/London", "--missed", "all", "--overlap", "skip", "--jitter", "5m", "--queue", "slow"),
             *("--max-attempts", "3", "--deadline", "2h", "--tag", "t", "--json"),
         )
@@ -40,14 +40,14 @@ def test_schedule_is_created_run_edited_paused_and_deleted(holdfast: Holdfast, s
     assert "made from  schedule nightly, for " in holdfast("jobs", "show", job_id).stdout
     assert document(holdfast("jobs", "show", job_id, "--json"))["made_from"]["schedule"] == "nightly"
 
-    edited = document(holdfast("schedules", "edit", "nightly", "--timing", "@hourly", "--payload", "{}", "--json"))
+    edited = document(holdfast("schedules", "edit", "nightly", "--timing", "@hourly", "{}", "--json"))
     assert (edited["timing"], edited["payload"], edited["overlap"]) == ("@hourly", {}, "skip")
     assert document(holdfast("schedules", "pause", "nightly", "--json"))["state"] == "paused"
     assert [each["name"] for each in document(holdfast("schedules", "list", "--state", "paused", "--json"))] == [
         "nightly"
     ]
     assert "active" in holdfast("schedules", "resume", "nightly").stdout
-    assert "Deleted schedule nightly" in holdfast("schedules", "delete", "nightly").stderr
+    assert "Removed schedule nightly" in holdfast("schedules", "remove", "nightly").stderr
     gone = holdfast("schedules", "show", "nightly", "--json")
     assert (gone.exit_code, error_of(gone)["code"]) == (3, "schedule_not_found")
 
@@ -60,14 +60,14 @@ def test_deleting_a_declared_schedule_says_that_it_comes_back(holdfast: Holdfast
         def often() -> None: ...
 
         app.tick()
-        deleted = holdfast("schedules", "delete", "often").stderr
-        for words in ("Deleted schedule often.", "The code of shop declares it", "holdfast schedules pause often"):
+        deleted = holdfast("schedules", "remove", "often").stderr
+        for words in ("Removed schedule often.", "The code of shop declares it", "holdfast schedules pause often"):
             assert words in " ".join(deleted.split())
-        assert "schedule_not_found" in holdfast("schedules", "delete", "often").stderr
+        assert "schedule_not_found" in holdfast("schedules", "remove", "often").stderr
     with closing(App(store.url, name="shop")) as app:
         app.schedule("@daily", name="often", kind="often")
         app.tick()
-        assert document(holdfast("schedules", "delete", "often", "--json"))["declared_by"] == "shop"
+        assert document(holdfast("schedules", "remove", "often", "--json"))["declared_by"] == "shop"
 
 
 def test_preview_of_a_timing_without_a_schedule(holdfast: Holdfast, store: Store) -> None:
@@ -77,7 +77,7 @@ def test_preview_of_a_timing_without_a_schedule(holdfast: Holdfast, store: Store
     assert (preview["words"], len(preview["times"])) == ("At 01:30 every day", 3)
     assert "every 1 min 30 s (UTC)" in holdfast("schedules", "preview", "--timing", "every 90s").stdout
     assert "At 01:30 every day (UTC)" in holdfast("schedules", "preview", "30 1 * * *").stdout
-    holdfast("schedules", "create", "daily", "@daily", "--kind", "report")
+    holdfast("schedules", "add", "daily", "@daily", "--kind", "report")
     assert len(document(holdfast("schedules", "preview", "daily", "--json"))["times"]) == 10
     for arguments, code in (
         ((), "conflicting_options"),
@@ -89,12 +89,12 @@ def test_preview_of_a_timing_without_a_schedule(holdfast: Holdfast, store: Store
 
 
 def test_templates_are_versioned_enqueued_and_removed(holdfast: Holdfast, store: Store) -> None:
-    assert "There are no templates." in holdfast("templates", "list").stderr
+    assert "No templates." in holdfast("templates", "list").stderr
     first = document(
-        holdfast("templates", "put", "monthly", "report", '{"scope": "month"}', "--queue", "slow", "--json")
+        holdfast("templates", "set", "monthly", "report", '{"scope": "month"}', "--queue", "slow", "--json")
     )
     assert (first["version"], first["options"]) == (1, {"queue": "slow"})
-    assert "version  2" in holdfast("templates", "put", "monthly", "report", "--priority", "3").stdout
+    assert "version  2" in holdfast("templates", "set", "monthly", "report", "--priority", "3").stdout
     assert document(holdfast("templates", "show", "monthly", "--version", "1", "--json")) == first
     assert [each["version"] for each in document(holdfast("templates", "versions", "monthly", "--json"))] == [2, 1]
     job_id = holdfast("templates", "enqueue", "monthly", '{"month": 3}', "--version", "1").stdout.strip()

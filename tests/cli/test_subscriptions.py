@@ -15,11 +15,11 @@ from tests.support.stores import BROKEN, forward, put_one, settle, take
 
 
 @pytest.mark.req("DP-13")
-def test_subscription_is_created_paused_resumed_and_deleted(holdfast: Holdfast, store: Store) -> None:
+def test_subscription_is_set_paused_resumed_and_removed(holdfast: Holdfast, store: Store) -> None:
     put_one(store, "import")
     made = document(
         holdfast(
-            *("subscriptions", "create", "after", "--on", "job.enqueued", "--kind", "import*", "--makes", "index"),
+            *("subscriptions", "set", "after", "--on", "job.enqueued", "--kind", "import*", "--makes", "index"),
             *("--payload", '{"job": "$.job_id"}', "--queue", "late", "--priority", "2", "--delay", "5m"),
             *("--from", "beginning", "--max-depth", "1", "--json"),
         )
@@ -35,29 +35,29 @@ def test_subscription_is_created_paused_resumed_and_deleted(holdfast: Holdfast, 
     assert "too [b]many" in holdfast("subscriptions", "show", "after").stdout
     assert document(holdfast("subscriptions", "resume", "after", "--skip", "--json"))["paused_at"] is None
 
-    again = holdfast("subscriptions", "create", "after", "--on", "job.*", "--makes", "x", "--json")
-    assert (again.exit_code, error_of(again)["code"]) == (4, "subscription_exists")
-    bad = holdfast("subscriptions", "create", "b", "--on", "job.sucess", "--makes", "x", "--json")
+    bad = holdfast("subscriptions", "set", "b", "--on", "job.sucess", "--makes", "x", "--json")
     assert (bad.exit_code, error_of(bad)["code"]) == (2, "invalid_pattern")
     (job,) = document(holdfast("jobs", "list", "--kind", "index", "--json"))
     assert "1 subscriptions behind it" in holdfast("jobs", "show", job["id"]).stdout
     tell(store, "index.done", cause=job["id"])
     holdfast(
-        "subscriptions", "create", "deep", "--on", "index.*", "--makes", "x", "--max-depth", "1", "--from", "beginning"
+        "subscriptions", "set", "deep", "--on", "index.*", "--makes", "x", "--max-depth", "1", "--from", "beginning"
     )
     feed_all(store, "deep")
     assert "too_deep" in holdfast("subscriptions", "show", "deep").stdout
     assert document(holdfast("subscriptions", "show", "deep", "--json"))["refusals"][0]["depth"] == 2
+    assert "too_deep" in holdfast("subscriptions", "deliveries", "deep", "--refused").stdout
+    assert document(holdfast("subscriptions", "deliveries", "after", "--json"))[0]["job_id"] == job["id"]
     assert found(store, "deep").refused == 1
-    assert holdfast("subscriptions", "delete", "after").exit_code == 0
-    for command in ("delete", "show", "pause", "resume"):
+    assert holdfast("subscriptions", "remove", "after").exit_code == 0
+    for command in ("remove", "show", "pause", "resume"):
         missing = holdfast("subscriptions", command, "after", "--json")
         assert (missing.exit_code, error_of(missing)["code"]) == (3, "subscription_not_found")
 
 
 @pytest.mark.req("DP-12")
 def test_consumers_are_listed_reset_and_removed(holdfast: Holdfast, store: Store) -> None:
-    assert "no consumers" in holdfast("consumers", "list").stderr
+    assert "No consumers" in holdfast("consumers", "list").stderr
     put_one(store)
     assert holdfast("events", "--consumer", "billing", "--json").exit_code == 0
     put_one(store)
@@ -120,7 +120,7 @@ def test_kinds_event_types_and_policies_are_registered_and_enforced(
     finally:
         sys.path.remove(str(shop))
         sys.modules.pop("shop", None)
-    assert holdfast("kinds", "add", "mail.send", "--description", "Send it.").exit_code == 0
+    assert holdfast("kinds", "set", "mail.send", "--description", "Send it.").exit_code == 0
     assert [each["name"] for each in document(holdfast("kinds", "list", "--json"))] == [
         "add",
         "mail.send",
@@ -130,7 +130,7 @@ def test_kinds_event_types_and_policies_are_registered_and_enforced(
     assert "Send it." in holdfast("kinds", "show", "mail.send").stdout
     assert holdfast("kinds", "remove", "mail.send").exit_code == 0
     assert error_of(holdfast("kinds", "show", "mail.send", "--json"))["code"] == "kind_not_found"
-    added = ("event-types", "add", "order.paid", "--domain", "billing", "--data-schema", '{"required": ["order"]}')
+    added = ("event-types", "set", "order.paid", "--domain", "billing", "--data-schema", '{"required": ["order"]}')
     assert document(holdfast(*added, "--json"))["schema"] == {"required": ["order"]}
     assert "billing" in holdfast("event-types", "list", "--domain", "billing").stdout
     assert "required" in holdfast("event-types", "show", "order.paid").stdout

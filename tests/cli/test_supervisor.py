@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.run_worker import STOPPING, STOPPING_NOW
-from holdfast.cli.supervisor.supervisor import LONGEST_PAUSE, pause_after
-from holdfast.cli.supervisor.worker_process import Reports
+from holdfast.cli.supervisor import LONGEST_PAUSE, pause_after
+from holdfast.cli.worker_process import Reports
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.processes import call, environment, run, wait_for_output

@@ -12,7 +12,7 @@ from tests.support.stores import put_one
 
 @pytest.mark.req("JF-12")
 def test_tenants_are_set_limited_shared_and_deleted(holdfast: Holdfast, store: Store) -> None:
-    assert "There is no tenant." in holdfast("tenants", "list").stderr
+    assert "No tenants." in holdfast("tenants", "list").stderr
     result = holdfast(
         "tenants",
         "set",
@@ -39,12 +39,12 @@ def test_tenants_are_set_limited_shared_and_deleted(holdfast: Holdfast, store: S
     rows = [line.split() for line in holdfast("tenants", "list").stdout.splitlines()]
     assert [row[0] for row in rows] == ["tenant", "acme", "other"]
     assert rows[1][-1] == "75.0%"
-    assert document(holdfast("tenants", "fair", "--json")) == {"fair": ["*"]}
+    assert document(holdfast("tenants", "fair-queues", "--json")) == {"fair_queues": ["*"]}
     assert served(store, 1, 2) == {"acme": 2}
-    assert "No queue is shared" in holdfast("tenants", "fair", "off").stderr
-    assert "Shared fairly: mail." in holdfast("tenants", "fair", "on", "--queue", "mail").stderr
-    assert holdfast("tenants", "delete", "acme").exit_code == 0
-    gone = holdfast("tenants", "delete", "acme", "--json")
+    assert "No queue is shared" in holdfast("tenants", "fair-queues", "off").stderr
+    assert "Shared fairly: mail." in holdfast("tenants", "fair-queues", "on", "--queue", "mail").stderr
+    assert holdfast("tenants", "remove", "acme").exit_code == 0
+    gone = holdfast("tenants", "remove", "acme", "--json")
     assert (gone.exit_code, error_of(gone)["code"]) == (3, "tenant_not_found")
     assert holdfast("tenants", "show", "nobody").exit_code == 3
     for wrong in (["--weight", "0"], ["--max-pending", "many"], ["--rate", "often"], ["--burst", "3"]):
@@ -53,8 +53,8 @@ def test_tenants_are_set_limited_shared_and_deleted(holdfast: Holdfast, store: S
 
 @pytest.mark.req("JF-12", "JF-21")
 def test_fair_queues_and_pinned_logins_are_set(holdfast: Holdfast, store: Store) -> None:
-    assert "Every queue is shared fairly." in holdfast("tenants", "fair").stderr
-    result = holdfast("tenants", "fair", "off", "--queue", "mail").stderr
+    assert "Every queue is shared fairly." in holdfast("tenants", "fair-queues").stderr
+    result = holdfast("tenants", "fair-queues", "off", "--queue", "mail").stderr
     assert "Every queue is shared fairly, except mail." in result
     assert "No login is pinned" in holdfast("tenants", "pins").stderr
     refused = holdfast("tenants", "pin", "nobody-here", "acme", "--json")
@@ -75,7 +75,7 @@ def test_jobs_are_searched_by_payload_key(holdfast: Holdfast, store: Store) -> N
         listed = holdfast("jobs", "search", "payload.order.id:7")
         assert job in listed.stdout
         assert len(listed.stdout.splitlines()) == 2
-    assert "There are no such jobs." in holdfast("jobs", "search", "payload.order.id:9").stderr
+    assert "No matching jobs." in holdfast("jobs", "search", "payload.order.id:9").stderr
     assert "no longer indexed" in holdfast("jobs", "index", "payload.order.id", "--remove").stderr
     wrong = holdfast("jobs", "search", "payload.order", "--limit", "1001", "--json")
     assert wrong.exit_code in (0, 2)

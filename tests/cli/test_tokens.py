@@ -33,7 +33,7 @@ def test_tokens_are_issued_listed_and_revoked(holdfast: Holdfast, store: Store) 
     assert "revoked by" in holdfast("tokens", "list", "--tenant", "acme").stdout
     for wrong, code in (
         (["x"], "usage"),
-        (["x", "--role", "root"], "usage"),
+        (["x", "--role", "root"], "unknown_role"),
         (["x", "--role", "executor", "--scope", "read"], "token_without_scope"),
         (["*", "--role", "viewer"], "invalid_name"),
         (["x", "--role", "viewer", "--expires", "never"], "invalid_time"),

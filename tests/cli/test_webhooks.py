@@ -41,11 +41,9 @@ def test_webhook_is_added_tested_resent_changed_and_removed(
         shown = holdfast("webhooks", "show", "ops")
         assert "delivered" in shown.stdout
         app.close()
-    assert holdfast("webhooks", "rotate", "ops", "NEW", "--json").stdout.count("NEW") == 1
+    assert holdfast("webhooks", "rotate-secret", "ops", "NEW", "--json").stdout.count("NEW") == 1
     changed = json.loads(
-        holdfast(
-            "webhooks", "change", "ops", "--on", "job.failed", "--kind", "pay*", "--queue", "hooks", "--json"
-        ).stdout
+        holdfast("webhooks", "set", "ops", "--on", "job.failed", "--kind", "pay*", "--queue", "hooks", "--json").stdout
     )
     assert changed["job_options"] == {"queue": "hooks"}
     assert (changed["wants"], changed["kind"], changed["secrets"]) == (["job.failed"], "pay*", ["NEW", "OPS"])
@@ -53,5 +51,5 @@ def test_webhook_is_added_tested_resent_changed_and_removed(
     assert "disabled" in holdfast("webhooks", "list").stdout
     assert json.loads(holdfast("webhooks", "enable", "ops", "--skip", "--json").stdout)["enabled"]
     assert holdfast("webhooks", "remove", "ops").exit_code == 0
-    assert "no webhooks" in holdfast("webhooks", "list").stderr
+    assert "No webhooks" in holdfast("webhooks", "list").stderr
     assert holdfast("webhooks", "show", "ops").exit_code == 3

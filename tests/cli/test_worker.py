@@ -50,8 +50,8 @@ def test_at_debug_there_is_a_line_for_each_job(store: Store, shop: Path) -> None
     for level, lines in (("debug", 1), ("info", 0)):
         job_id = put_one(store, "add", payload={"a": 1})
         done = call("worker", "shop:app", "--burst", "--log-level", level, url=store.url, cwd=shop)
-        told = [line for line in done.stderr.splitlines() if f"Job {job_id} (add) succeeded in " in line]
-        assert len(told) == lines, done.stderr
+        lines_of_job = [line for line in done.stderr.splitlines() if f"Job {job_id} (add) succeeded in " in line]
+        assert len(lines_of_job) == lines, done.stderr
 
 
 @pytest.mark.req("DP-19", "DP-22")

@@ -18,7 +18,7 @@ UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 
 
 def test_workflow_is_listed_shown_resumed_and_cancelled(holdfast: Holdfast, store: Store) -> None:
-    assert "There are no such workflows." in holdfast("workflows", "list").stderr
+    assert "No matching workflows." in holdfast("workflows", "list").stderr
     flow = Flow(store, {"[red]a[/red]": "", "b": "[red]a[/red]", "c": ["b"]}, edges={"b>c": "continue"})
     flow.spec = replace(flow.spec, callbacks=(CallbackSpec(spec("tell"), "failure", flow.ids["[red]a[/red]"]),))
     flow.start()

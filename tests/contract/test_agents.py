@@ -18,7 +18,7 @@ from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.direct_sql import ByHand, PostgresByHand
 from tests.support.features import disable, enable
-from tests.support.features import register_agent as register
+from tests.support.features import set_agent as register
 from tests.support.stores import enqueue, forward, job, new_id, put, put_one, spec, state_of
 
 pytestmark = pytest.mark.req("CX-16")
@@ -349,9 +349,9 @@ def psql(by_hand: ByHand) -> PostgresByHand:
 @pytest.mark.req("DP-2", "DP-3")
 def test_sql_functions_of_agents(store: Store, psql: PostgresByHand) -> None:
     run = psql.execute
-    assert run(
-        "select id, name, kind, max_attempts from register_agent('planner', kind => 'plan', max_attempts => 1)"
-    ) == [("planner", "planner", "plan", 1)]
+    assert run("select id, name, kind, max_attempts from set_agent('planner', kind => 'plan', max_attempts => 1)") == [
+        ("planner", "planner", "plan", 1)
+    ]
     assert run("select created, refused, reason from enqueue('plan', agent => 'planner')") == [(True, False, None)]
     assert run("select refused, refusal, disabled_by from disable_agent('planner', 'it loops', 'ada')") == [
         (False, None, "ada")

@@ -10,7 +10,7 @@ from holdfast.features.assembly import Store
 from holdfast.stores.requests import ClaimRequest, Reschedule
 from tests.support.direct_sql import ByHand
 from tests.support.features import disable, enable
-from tests.support.features import register_agent as register
+from tests.support.features import set_agent as register
 from tests.support.stores import (
     BROKEN,
     FINAL,

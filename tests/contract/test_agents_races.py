@@ -19,7 +19,7 @@ from holdfast.features.assembly import Store, open_store
 from tests.support.concurrency import together
 from tests.support.direct_sql import ByHand
 from tests.support.features import disable, enable
-from tests.support.features import register_agent as register
+from tests.support.features import set_agent as register
 from tests.support.forkserver import start_call
 from tests.support.stores import claim, enqueue, forward, job, new_id, open_lease, put, put_one, settle, spec
 from tests.support.waiting import until

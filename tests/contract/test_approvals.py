@@ -198,7 +198,7 @@ def test_job_waits_for_approval_without_a_time_limit(store: Store) -> None:
     forward(store)
     pending = asking(store)
     forward(store, 10 * 365 * 86_400)
-    assert store.run(store.leases.reap()).crashed == 0
+    assert store.run(store.leases.recover()).crashed == 0
     assert store.run(store.leases.promote()) + store.run(store.leases.expire()) + attend(store) == 0
     assert state_of(store, pending.job_id) is State.WAITING_FOR_APPROVAL
     assert approve(store, pending.id).state == "approved"

@@ -87,7 +87,7 @@ async def test_concurrent_tasks_claim_disjoint_jobs(store: Store) -> None:
     batches = await asyncio.gather(*(store.arun(store.leases.claim(request)) for request in requests))
     taken = [each.id for batch in batches for each in batch]
     assert len(taken) == len(set(taken)) == 50
-    assert await store.arun(store.leases.reap()) == Sweep(0, 0, 0)
+    assert await store.arun(store.leases.recover()) == Sweep(0, 0, 0)
     await store.aclose()
 
 

@@ -167,7 +167,7 @@ def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, s
         "approval": pending.id,
         "asked": decided.job_id,
         "decided": decided.id,
-        "told": sent_event,
+        "sent": sent_event,
     }
     return people | {"waiting": waiting(store, "shipped", n=2)}
 

@@ -90,7 +90,7 @@ def test_log_location_is_known_at_once_and_cleaned_with_the_job(store: Store) ->
     append(store, first, 1, None, f"file://box/logs/{job_id[:8]}/{job_id}/1/output.log")
     assert attempt_of(store, job_id).log == f"file://box/logs/{job_id[:8]}/{job_id}/1/output.log"
     forward(store, 60)
-    store.run(store.leases.reap())  # the worker was lost: it did not report the end of the attempt
+    store.run(store.leases.recover())  # the worker was lost: it did not report the end of the attempt
     assert attempt_of(store, job_id).outcome == "crashed"
     store.run(store.leases.promote())
     second = take(store)

@@ -59,7 +59,7 @@ def test_approval_expires_by_its_policy(
         assert approve(store, pending.id, "bob").state == "approved"
         return
     last = history(store, pending.job_id)[-1]
-    assert (last.actor, last.at, decided.decided_at) == ("promoter", now, now)
+    assert (last.actor, last.at, decided.decided_at) == ("maintenance", now, now)
     assert (last.meta["verdict"], last.meta["approval"]) == (approval_state, "release")
     (step,) = steps(store, pending.job_id)
     assert (step.over, step.value["state"], len(step.value["votes"])) == (True, approval_state, 1)

@@ -22,12 +22,14 @@ LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n
 WITHOUT_TENANT = {
     "clock",
     "migration",
-    "recall",
+    "installed",
+    "cancellation",
     "dispatch",
     "usage_place",
     "upkeep",
     "owed",
     "event_partition",
+    "ledger_epoch",
     *LOCKS,
 }
 

@@ -151,17 +151,17 @@ def test_lease_is_valid_in_its_tenant_only(store: Store, tenant: str) -> None:
     assert store.run(store.jobs.counts("*")) == {State.QUEUED: 2}
 
 
-@pytest.mark.parametrize("death", ["unknown", "ended", "lapsed", "reaped"])
+@pytest.mark.parametrize("death", ["unknown", "ended", "expired", "recovered"])
 def test_dead_lease_claims_nothing(store: Store, death: str) -> None:
     job_id = put_one(store)
     forward(store)
     lease = new_id() if death == "unknown" else open_lease(store, ttl=10)
     if death == "ended":
         store.run(store.leases.end(lease, "closed", "*"))
-    elif death in ("lapsed", "reaped"):
+    elif death in ("expired", "recovered"):
         forward(store, 10)
-    if death == "reaped":
-        store.run(store.leases.reap())
+    if death == "recovered":
+        store.run(store.leases.recover())
     for begin in (True, False):
         with pytest.raises(StaleLease) as caught:
             claim(store, lease, begin=begin)

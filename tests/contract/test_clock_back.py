@@ -28,11 +28,11 @@ def test_dead_worker_is_detected_without_extra_delay(store: Store) -> None:
     job_id = put_one(store)
     claim(store, open_lease(store, ttl=30))
     set_back(store)
-    assert store.run(store.leases.reap()).crashed == 0, "it may be alive"
+    assert store.run(store.leases.recover()).crashed == 0, "it may be alive"
     advance(store, 29)
-    assert store.run(store.leases.reap()).crashed == 0
+    assert store.run(store.leases.recover()).crashed == 0
     advance(store, 40)
-    assert store.run(store.leases.reap()).crashed == 1
+    assert store.run(store.leases.recover()).crashed == 1
     assert state_of(store, job_id) is State.RETRY_WAITING
 
 
@@ -43,12 +43,12 @@ def test_renewing_worker_keeps_its_jobs_until_it_dies(store: Store) -> None:
     set_back(store)
     assert store.run(store.leases.renew(lease, 30.0, "*"))
     advance(store, 25)
-    assert store.run(store.leases.reap()).crashed == 0
+    assert store.run(store.leases.recover()).crashed == 0
     assert store.run(store.leases.renew(lease, 30.0, "*"))
     advance(store, 50)
-    assert store.run(store.leases.reap()).crashed == 0
+    assert store.run(store.leases.recover()).crashed == 0
     advance(store, 60)
-    assert store.run(store.leases.reap()).crashed == 1
+    assert store.run(store.leases.recover()).crashed == 1
     assert settle(store, held) == [held.id], "it is too late, and reported as stale"
 
 

@@ -64,7 +64,7 @@ def test_crash_limit_makes_a_dead_letter(store: Store) -> None:
     assert (stored.state, stored.crashes, stored.retries) == (State.DEAD_LETTER, 2, 0)
     assert stored.finished_at is not None
     assert stored.error_code == "process_died"
-    assert types_of(store, job_id)[-2:] == ["crash", "bury"]
+    assert types_of(store, job_id)[-2:] == ["crash", "dead_letter"]
 
 
 @pytest.mark.req("CX-10")

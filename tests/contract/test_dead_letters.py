@@ -104,7 +104,7 @@ def test_every_way_into_and_out_of_dead_letters_is_counted(store: Store, by_hand
     lease = open_lease(store)
     claim(store, lease)
     store.run(store.leases.end(lease, "lost", EVERY_TENANT))
-    store.run(store.leases.reap())
+    store.run(store.leases.recover())
     crashed = put_one(store, "pay", retry=tries(1, crashes=0))
     settle(store, take(store), Crashed("process_died", "the process was killed by signal 9"))
     failed = dead_letter(store, refused(1))

@@ -97,7 +97,7 @@ def test_exchange_under_an_ended_lease_does_nothing(store: Store) -> None:
     lease = open_lease(store)
     (job,) = exchange(store, lease, want=1).claims
     store.run(store.leases.end(lease, "closed", "*"))
-    store.run(store.leases.reap())
+    store.run(store.leases.recover())
     answer = exchange(store, lease, done(job))
     assert (answer.claims, answer.stale, answer.live) == ([], [job.id], False)
     assert states(store, other) == [State.QUEUED]
@@ -167,7 +167,7 @@ def test_idle_polling_writes_nothing(store: Store) -> None:
         store.leases.exchange([], request),
         store.leases.promote(),
         store.leases.expire(),
-        store.leases.reap(),
+        store.leases.recover(),
     ):
         assert not wrote(store, flow)
 

@@ -11,7 +11,7 @@ from holdfast.engine.outcome import Failed
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.features.assembly import Store
 from holdfast.features.health.model import Health
-from holdfast.features.jobs.views import why
+from holdfast.features.jobs.store import why
 from holdfast.features.limits.model import Rule
 from holdfast.stores.requests import ClaimRequest, JobFilter
 from tests.support.direct_sql import ByHand
@@ -115,7 +115,7 @@ def test_why_and_health_report_executors_without_a_worker(store: Store) -> None:
     for tenant, labels in (("*", ("gpu-1",)), ("default", ("gpu-1",)), ("acme", ())):
         assert health(tenant).unserved_executors == labels
     assert [each.code for each in health().reasons if "executor" in each.code] == ["unserved_executors"]
-    store.run(store.executors.add("gpu-1", "generator", "ada"))
+    store.run(store.executors.set("gpu-1", "generator", "ada"))
     assert "generator_only" in reasons_of(waits)
     store.run(store.executors.remove("gpu-1"))
     serve("gpu-1", "other")

@@ -1,6 +1,7 @@
 """A login without any grant holds locks, listens and notifies; Holdfast is not affected (fault 54).
 
-Holdfast takes no advisory locks (docs/adr/0048), because any login can take them. It locks only its own tables.
+Holdfast takes no advisory locks (docs/adr/0028), because any login can take them; it locks only its own tables. The
+locks that say who awaits new jobs are the exception: held by a stranger, they cause announcements and prevent none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from holdfast.errors import Conflict
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.limits.model import Rule
 from tests.support.direct_sql import PostgresByHand
-from tests.support.features import disable, enable, feed_all, moved, register_agent, subscribe, tell
+from tests.support.features import disable, enable, feed_all, moved, set_agent, subscribe, tell
 from tests.support.postgres_roles import OwnedDatabases, as_role, ensure_roles
 from tests.support.schedules import template
 from tests.support.steps import running, send, waits
@@ -33,12 +34,13 @@ OUTSIDER = "holdfast_outsider"
 SOURCES = Path(holdfast.__file__).parent
 
 
-def test_no_source_file_takes_an_advisory_lock() -> None:
+def test_no_other_source_file_takes_an_advisory_lock() -> None:
     """With an advisory lock, every login of the server could block us."""
+    harmless = {SOURCES / "stores/postgres/listener.py", SOURCES / "stores/postgres/sql/notify.sql"}
     taken = re.compile(r"pg_(try_)?advisory")
     result = [
         f"{path.relative_to(SOURCES)}:{number}"
-        for path in sorted([*SOURCES.rglob("*.py"), *SOURCES.rglob("*.sql")])
+        for path in sorted({*SOURCES.rglob("*.py"), *SOURCES.rglob("*.sql")} - harmless)
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if taken.search(line)
     ]
@@ -96,7 +98,7 @@ def test_advisory_locks_of_an_outsider_block_nothing(
         store.run(store.limits.set(Rule.of(scope, name, 5), "ada", "default"))
     settle(store, claim(store, open_lease(store), 5))
     assert state_of(store, first) is State.SUCCEEDED
-    register_agent(store)
+    set_agent(store)
     assert enqueue(store, spec(agent="planner"))[0].created
     disable(store)
     enable(store)
@@ -111,12 +113,35 @@ def test_advisory_locks_of_an_outsider_block_nothing(
     assert store.migrate().current
 
 
-def test_no_database_function_takes_an_advisory_lock(url: str) -> None:
+def test_no_other_database_function_takes_an_advisory_lock(url: str) -> None:
     with closing(PostgresByHand(url)) as by_hand:
         rows = by_hand.execute(
-            "select proname from pg_proc where pronamespace = 'holdfast'::regnamespace and prosrc ~ 'advisory_'"
+            "select proname from pg_proc where pronamespace = 'holdfast'::regnamespace"
+            " and pg_get_functiondef(oid) ~ 'advisory_' and prokind = 'f' order by 1"
         )
-    assert rows == []
+        waiting = by_hand.execute(
+            "select pg_get_functiondef(oid) ~ 'pg_advisory_(lock|xact)' from pg_proc"
+            " where proname in ('announce_upkeep', 'is_awaited', 'signal_key')"
+        )
+    assert rows == [("announce_upkeep",), ("is_awaited",), ("signal_key",)]
+    assert waiting == [(False,)] * 3, "only attempts, which never wait"
+
+
+@pytest.mark.parametrize("mode", ["", "_shared"])
+def test_outsider_with_the_locks_on_queues_prevents_no_announcement(
+    store: Store, outsider: psycopg.Connection[object], mode: str
+) -> None:
+    for queue in ("mail", ""):
+        outsider.execute(f"select pg_advisory_lock{mode}(hashtext('holdfast'), hashtext(%s))".encode(), [queue])
+    notified: list[str] = []
+    stop = store.listen(notified.append, lambda: ["mail"], lambda: ["mail"])
+    until(lambda: "mail" in notified, "it listens and was told to look once")
+    until(lambda: store.listening, "it listens")
+    put_one(store, queue="mail")
+    until(lambda: notified.count("mail") > 1, "it was notified")
+    stop()
+    with closing(PostgresByHand(store.url)) as old_release:
+        assert old_release.execute("select holdfast.signal_key() <> ''") == [(True,)]
 
 
 @pytest.mark.parametrize("table", ["job_state", "lock_dispatch", "lock_seal", "lock_subscription_0", "mutex", "agent"])
@@ -179,6 +204,7 @@ def test_blocked_claim_logs_the_lock_holder(
 @pytest.mark.slow
 def test_notifications_contain_no_names(store: Store, outsider: psycopg.Connection[object]) -> None:
     outsider.execute("listen holdfast")
+    outsider.execute("select pg_advisory_lock_shared(hashtext('holdfast'), hashtext(''))")
     job = put_one(store, queue="payroll-of-acme", tenant="acme")
     put(store, *(spec(queue="payroll-of-acme") for _ in range(3)), tenant="acme")
     held = claim(store, open_lease(store), 1, queues=["payroll-of-acme"])
@@ -193,8 +219,9 @@ def test_notifications_contain_no_names(store: Store, outsider: psycopg.Connecti
 
 def test_worker_recognizes_hashed_notifications(store: Store) -> None:
     notified: list[str] = []
-    stop = store.listen(notified.append, lambda: ("mail", " mail"))
-    until(lambda: "" in notified, "it listens")
+    stop = store.listen(notified.append, lambda: ("mail", " mail"), lambda: ("mail", "other"))
+    until(lambda: "mail" in notified, "it listens")
+    notified.clear()
     put_one(store, queue="other")
     put_one(store, queue="mail")
     until(lambda: "mail" in notified, "it was notified")

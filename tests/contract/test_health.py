@@ -13,7 +13,7 @@ import pytest
 from holdfast import App
 from holdfast.errors import InvalidSetting, Refused
 from holdfast.features.assembly import Store, open_store
-from holdfast.features.health.model import CAP, Health, Thresholds, judged
+from holdfast.features.health.model import CAP, Health, Thresholds, assess
 from holdfast.features.limits.model import Rule
 from tests.support.direct_sql import ByHand, PostgresByHand
 from tests.support.features import keep, pause, resume, seal, share, subscribe, sweep
@@ -234,7 +234,7 @@ def test_thresholds_are_parsed_from_text() -> None:
         with pytest.raises(InvalidSetting):
             Thresholds.of([wrong])
     many = Health(CAP, 0, 0, 0, 1.0, 1, (), "ok", capped=True)
-    assert judged(many, Thresholds(backlog_warn=10)).reasons[0].says == "10,000 or more jobs wait"
+    assert assess(many, Thresholds(backlog_warn=10)).reasons[0].says == "10,000 or more jobs wait"
 
 
 def test_views_count_by_tenant_queue_and_kind(store: Store, by_hand: ByHand) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
-from holdfast.features.jobs.views import why
+from holdfast.features.jobs.store import why
 from holdfast.features.jobs.why_reasons import Reason
 from holdfast.features.limits.model import ReservationRequest, Rule, uses
 from tests.support.direct_sql import ByHand

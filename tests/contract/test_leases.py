@@ -112,7 +112,7 @@ def test_renewing_keeps_a_lease_alive(store: Store) -> None:
     forward(store, 9)
     assert store.run(store.leases.renew(lease, 10, "*"))
     forward(store, 9)
-    assert store.run(store.leases.reap()).leases == 0
+    assert store.run(store.leases.recover()).leases == 0
     assert len(claim(store, lease)) == 1
 
 

@@ -41,7 +41,7 @@ def test_every_transition_leaves_one_event(store: Store) -> None:
     store.run(store.leases.start(lease, [job_id], "*"))
     (held,) = [each for each in [job(store, job_id)] if each.state == State.IN_PROGRESS]
     forward(store, 60)
-    store.run(store.leases.reap())
+    store.run(store.leases.recover())
     store.run(store.leases.promote())
     settle(store, take(store), Snoozed(5, "not yet"))
     forward(store, 5)
@@ -56,15 +56,15 @@ def test_every_transition_leaves_one_event(store: Store) -> None:
         ("release", "queued", 0, "worker-1"),
         ("claim", "leased", 0, "worker-1"),
         ("start", "in_progress", 1, "worker-1"),
-        ("lapse", "failed", 1, "reaper"),
-        ("retry", "retry_waiting", 1, "reaper"),
-        ("due", "queued", 1, "promoter"),
+        ("lease_expired", "failed", 1, "recovery"),
+        ("retry", "retry_waiting", 1, "recovery"),
+        ("due", "queued", 1, "maintenance"),
         ("take", "in_progress", 2, "worker-1"),
         ("snooze", "retry_waiting", 2, "worker-1"),
-        ("due", "queued", 2, "promoter"),
+        ("due", "queued", 2, "maintenance"),
         ("take", "in_progress", 3, "worker-1"),
         ("fail", "failed", 3, "worker-1"),
-        ("bury", "dead_letter", 3, "worker-1"),
+        ("dead_letter", "dead_letter", 3, "worker-1"),
         ("redrive", "queued", 3, "bob"),
         ("take", "in_progress", 4, "worker-1"),
         ("succeed", "succeeded", 4, "worker-1"),
@@ -102,7 +102,7 @@ def test_event_types_match_the_transition_table(store: Store, by_hand: ByHand) -
     assert seen <= set(TRANSITIONS)
     assert {step.type for step in seen} >= {
         *(EventType.ENQUEUE, EventType.CLAIM, EventType.TAKE, EventType.SUCCEED, EventType.FAIL, EventType.SNOOZE),
-        *(EventType.BURY, EventType.CANCEL, EventType.CLEAN, EventType.ASK, EventType.EXPIRE),
+        *(EventType.DEAD_LETTER, EventType.CANCEL, EventType.CLEAN, EventType.ASK, EventType.EXPIRE),
     }
 
 
@@ -237,7 +237,7 @@ def test_lease_with_jobs_cannot_be_deleted_or_revived(store: Store, by_hand: ByH
         "update lease set swept_at = opened_at where id = :held",
         "update lease set holder = 'another' where id = :held",
         "update lease set ended_at = null, ended_why = null where id = :ended",
-        "update lease set ended_why = 'lapsed' where id = :ended",
+        "update lease set ended_why = 'expired' where id = :ended",
     ):
         assert by_hand.refusal(sql, {name: value for name, value in names.items() if f":{name}" in sql}), sql
 

@@ -17,7 +17,7 @@ from holdfast.features.limits.model import EACH, Limit, Rule
 from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule
 from tests.support.direct_sql import ByHand
 from tests.support.features import disable, share
-from tests.support.features import register_agent as register
+from tests.support.features import set_agent as register
 from tests.support.stores import (
     BROKEN,
     LATER,
@@ -157,7 +157,7 @@ def test_every_end_of_a_claim_frees_its_slot(store: Store, by_hand: ByHand) -> N
             " where id = :id",
             {"id": held.id},
         ),
-        "reap": lambda held: (forward(store, 31), store.run(store.leases.reap())),
+        "recover": lambda held: (forward(store, 31), store.run(store.leases.recover())),
     }
     for way, end in ways.items():
         first, second = some(store, 2, way, uses=(f"key:{way}",))

@@ -20,7 +20,7 @@ from tests.support.stores import open_lease, put, spec
 
 pytestmark = pytest.mark.req("SC-16")
 
-WORKERS, JOBS, PATIENCE = 4, 160, 30.0
+WORKERS, JOBS, TIMEOUT = 4, 160, 30.0
 LIMITS = {"queue:q1": 3, "kind:slow": 4, **{f"key:{key}": 1 for key in "abcdefgh"}, "resource:gpu": 2}
 
 
@@ -42,7 +42,7 @@ def test_concurrent_exchanges_respect_limits(store: Store, by_hand: ByHand) -> N
     specs = [spec(choice.choice(["slow", "fast"]), queue=choice.choice(["q1", "q2"]), uses=uses()) for _ in range(JOBS)]
     put(store, *specs)
     ended: list[str] = []
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
 
     def work(number: int) -> None:
         mine = random.Random(number)
@@ -62,7 +62,7 @@ def test_concurrent_exchanges_respect_limits(store: Store, by_hand: ByHand) -> N
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE + 10)
+        thread.join(TIMEOUT + 10)
     assert len(ended) == JOBS, f"{JOBS - len(ended)} are stuck"
     most = most_at_once(store, counted_by)
     assert {name: most[name] for name, most_of in LIMITS.items() if most.get(name, 0) > most_of} == {}

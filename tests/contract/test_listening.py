@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.limits.model import Rule
-from tests.support.direct_sql import PostgresByHand
-from tests.support.stores import claim, open_lease, put_one, settle
+from holdfast.stores.listener import Names
+from tests.support.direct_sql import LISTENERS, PostgresByHand
+from tests.support.stores import claim, open_lease, put, put_one, settle, spec
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-6", "CX-11", "JF-7")
@@ -47,6 +50,15 @@ class Listener:
             return list(self._notified)
 
 
+def listen(store: Store, listener: Listener, names: Names | None = None) -> Callable[[], None]:
+    """Subscribe, and await jobs in two queues. Returns when they are announced: the listener was notified at the start,
+    and for each queue when it was announced from then on, because earlier notifications may be missing."""
+    stop = store.listen(listener, names, lambda: ["mail", "last"])
+    until(lambda: len(listener.notified) >= (3 if store.url.startswith("postgres") else 1), "its queues are announced")
+    listener.forget()
+    return stop
+
+
 @pytest.fixture
 def other(store: Store) -> Iterator[Store]:
     """The same database, as another process has it."""
@@ -57,9 +69,7 @@ def other(store: Store) -> Iterator[Store]:
 @pytest.fixture
 def listener(store: Store) -> Iterator[Listener]:
     listener = Listener()
-    stop = store.listen(listener)
-    listener.expect("")  # sent at the start, because earlier notifications may be missing
-    listener.forget()
+    stop = listen(store, listener)
     yield listener
     stop()
 
@@ -88,11 +98,79 @@ def many_files() -> Iterator[None]:
 def test_notifications_arrive_beside_a_thousand_open_files(store: Store, other: Store) -> None:
     with closing(open_store(store.url)) as late:
         listener = Listener()
-        stop = late.listen(listener)
-        listener.expect("")
-        listener.forget()
+        stop = listen(late, listener)
         put_one(other, queue="mail")
         listener.expect("mail", "")
+        stop()
+
+
+@pytest.fixture
+def channel(owned_postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(owned_postgres_url, autocommit=True) as connection:
+        connection.execute("listen holdfast")
+        yield connection
+
+
+@pytest.mark.req("CX-11", "JF-7")
+def test_job_is_announced_only_while_its_queue_is_awaited(
+    owned_postgres_url: str, channel: psycopg.Connection[Any]
+) -> None:
+    """Commits that notify wait for one another."""
+
+    def announced() -> int:
+        put_one(store, queue="mail")
+        put(store, spec(queue="mail"), spec(queue="mail"))
+        return len(list(channel.notifies(timeout=0.5)))
+
+    with closing(open_store(owned_postgres_url)) as store:
+        queues = ["last"]
+        heard: list[str] = []
+        stop = store.listen(heard.append, lambda: ["mail", "last"], lambda: queues)
+        until(lambda: "last" in heard, "its queue is announced")
+        assert announced() == 0
+        queues.append("mail")
+        store.refresh_listening()
+        until(lambda: "mail" in heard, "the other one as well")
+        assert announced() == 2, "one for each transaction"
+        queues.remove("mail")
+        store.refresh_listening()
+        until(lambda: announced() == 0, "no longer")
+        put_one(store, queue="last")
+        assert len(list(channel.notifies(timeout=5, stop_after=1))) == 1
+        stop()
+
+
+@pytest.mark.req("CX-11", "HF-14")
+def test_every_job_is_announced_to_a_listener_of_the_first_release(
+    owned_postgres_url: str, channel: psycopg.Connection[Any]
+) -> None:
+    """It asks for the key of the signals, and says no more about what it awaits."""
+    with closing(open_store(owned_postgres_url)) as store:
+        with psycopg.connect(owned_postgres_url, autocommit=True) as old:
+            old.execute("select holdfast.signal_key()")
+            put_one(store, queue="any")
+            assert len(list(channel.notifies(timeout=10, stop_after=1))) == 1
+        until(
+            lambda: channel.execute("select 1 from pg_locks where locktype = 'advisory'").fetchone() is None, "it left"
+        )
+        put_one(store, queue="any")
+        assert list(channel.notifies(timeout=0.5)) == []
+
+
+@pytest.mark.req("CX-11", "JF-7")
+def test_job_of_an_earlier_transaction_is_noticed_when_it_commits(owned_postgres_url: str) -> None:
+    """It was inserted before its queue was awaited, so it is not announced."""
+    with (
+        closing(open_store(owned_postgres_url)) as store,
+        psycopg.connect(owned_postgres_url) as producer,
+    ):
+        producer.execute("select holdfast.enqueue('k', queue => 'mail')")
+        heard: list[str] = []
+        stop = store.listen(heard.append, lambda: ["mail"], lambda: ["mail"])
+        until(lambda: "mail" in heard, "its queue is announced")
+        heard.clear()
+        producer.commit()
+        until(lambda: "mail" in heard, "the commit is noticed")
         stop()
 
 
@@ -138,22 +216,20 @@ def test_end_of_a_watched_job_notifies(store: Store, other: Store, listener: Lis
 def test_end_of_an_unwatched_job_does_not_notify(owned_postgres_url: str) -> None:
     with closing(open_store(owned_postgres_url)) as store:
         listener, ids = Listener(), list[str]()
-        stop = store.listen(listener, lambda: ["default", "last", *ids])
-        listener.expect("")
-        listener.forget()
+        stop = listen(store, listener, lambda: ["default", "mail", "last", *ids])
         ids += [put_one(store) for _ in range(3)]
         settle(store, claim(store, open_lease(store), 3))
         put_one(store, queue="last")
         listener.expect("last")
-        assert set(listener.notified) == {"default", "last"}
+        assert set(listener.notified) <= {"mail", "last"}, "the first two are notified when transactions end"
         stop()
 
 
 def test_stopped_listener_gets_no_notification(store: Store, other: Store) -> None:
     gone, there = Listener(), Listener()
-    stop = store.listen(gone)
+    stop = listen(store, gone)
     stop_there = store.listen(there)
-    gone.expect("")
+    stop_awaiting = store.listen(Listener(), awaited=lambda: ["mail"])
     stop()
     gone.forget()
     there.forget()
@@ -161,20 +237,20 @@ def test_stopped_listener_gets_no_notification(store: Store, other: Store) -> No
     there.expect("mail", "")
     assert gone.notified == []
     stop_there()
+    stop_awaiting()
 
 
 def test_listener_reconnects_after_a_lost_connection(postgres_url: str) -> None:
     with closing(open_store(postgres_url)) as store, closing(PostgresByHand(postgres_url)) as by_hand:
         listener = Listener()
-        stop = store.listen(listener, lambda: ["mail"])
-        listener.expect("")
+        stop = store.listen(listener, lambda: ["mail"], lambda: ["mail"])
+        listener.expect("mail")
         listener.forget()
-        by_hand.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where datname = current_database() and query like 'listen%'"
-        )
+        ((pid,),) = by_hand.execute(LISTENERS)
+        by_hand.execute("select pg_terminate_backend(:pid)", {"pid": pid})
         listener.expect("")  # sent when the connection is lost, and when it is back
-        until(lambda: store.listening and len(listener.notified) == 2, "it is back")
+        listener.expect("mail")
+        until(lambda: store.listening and listener.notified.count("") == 2, "it is back")
         listener.forget()
         put_one(store, queue="mail")
         listener.expect("mail")

@@ -62,7 +62,7 @@ def run_behind(store: Store, blocker: Transaction, call: Callable[[], T]) -> T:
 
 
 def test_reaper_does_not_end_a_lease_during_a_claim(pg: Store) -> None:
-    """Otherwise the reaper would find no job under it, mark it as swept, and the job would be stuck."""
+    """Otherwise recovery would find no job under it, mark it as swept, and the job would be stuck."""
     forward(pg)
     job_id = put_one(pg)
     lease = open_lease(pg, ttl=10)
@@ -72,10 +72,10 @@ def test_reaper_does_not_end_a_lease_during_a_claim(pg: Store) -> None:
             pg.url, autocommit=True
         ) as admin:  # advance the stopped clock outside the worker's transaction
             admin.execute("update holdfast.clock set stopped = stopped + interval '11 s'")
-        assert pg.run(pg.leases.reap()) == Sweep(0, 0, 0)
+        assert pg.run(pg.leases.recover()) == Sweep(0, 0, 0)
         worker.end()
     assert state_of(pg, job_id) == State.IN_PROGRESS
-    assert pg.run(pg.leases.reap()) == Sweep(1, 0, 1)
+    assert pg.run(pg.leases.recover()) == Sweep(1, 0, 1)
     assert state_of(pg, job_id) == State.RETRY_WAITING
 
 
@@ -148,10 +148,10 @@ def test_reaper_skips_a_job_that_is_being_settled(pg: Store) -> None:
     forward(pg, 60)
     with slow(pg) as worker:
         worker.run(pg.leases.settle(lease, [Settlement(first.id, 1, "succeeded")], "*"))
-        assert pg.run(pg.leases.reap()) == Sweep(1, 0, 1)
+        assert pg.run(pg.leases.recover()) == Sweep(1, 0, 1)
         worker.end()
     assert (job(pg, first.id).state, job(pg, second.id).state) == (State.SUCCEEDED, State.RETRY_WAITING)
-    assert pg.run(pg.leases.reap()) == Sweep(0, 0, 0)
+    assert pg.run(pg.leases.recover()) == Sweep(0, 0, 0)
 
 
 @pytest.mark.req("DP-5")

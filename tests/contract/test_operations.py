@@ -18,7 +18,7 @@ from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.store import ActionFilter
 from holdfast.features.dead_letters import store as dead_letters
 from holdfast.features.dead_letters.model import BATCH, GroupFilter, NewOperation, Operation
-from holdfast.stores.flow import drive
+from holdfast.stores.flow import drive_steps
 from holdfast.stores.requests import JobFilter
 from tests.support.direct_sql import ByHand
 from tests.support.stores import (
@@ -122,7 +122,7 @@ def test_redriven_jobs_start_at_the_time_of_the_operation(store: Store) -> None:
         assert abs((started.run_at - now).total_seconds() - (expected or 0)) < 60
         assert work_off(store) == [1]
         assert job(store, job_id).due_at == (started.run_at if expected else None)
-        assert types_of(store, job_id)[-2:] == (["redrive", "reschedule"] if expected else ["bury", "redrive"])
+        assert types_of(store, job_id)[-2:] == (["redrive", "reschedule"] if expected else ["dead_letter", "redrive"])
         store.run(store.jobs.operate("cancel", [job_id], None, "ada", TENANT))
     with pytest.raises(HoldfastError, match="time_redriven"):
         start(store, "cancel", how={"delay": 60.0})
@@ -244,7 +244,7 @@ def test_uncommitted_batch_leaves_no_trace(store: Store) -> None:
         def execute(statement: Any) -> Any:
             return connection.execute(statement.sql, statement.params).fetchall()
 
-        assert drive(store.operations.work().start(), execute) == 3
+        assert drive_steps(store.operations.work().start(), execute) == 3
         raise Killed
     assert current(store, started) == started
     assert {state_of(store, each) for each in ids} == {State.DEAD_LETTER}

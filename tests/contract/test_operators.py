@@ -105,7 +105,7 @@ def test_redriven_job_has_all_its_attempts_again(store: Store) -> None:
     operate(store, "redrive", job_id)
     (claimed,) = work(store)
     assert (claimed.id, claimed.attempt, claimed.retries) == (job_id, 2, 0)
-    assert types_of(store, job_id) == ["enqueue", "take", "fail", "bury", "redrive", "take", "succeed"]
+    assert types_of(store, job_id) == ["enqueue", "take", "fail", "dead_letter", "redrive", "take", "succeed"]
 
 
 @pytest.mark.req("DP-3")

@@ -225,7 +225,7 @@ def test_every_end_of_an_attempt_has_its_outcome(store: Store) -> None:
             store.run(store.jobs.operate("cancel", [job_id], None, "ada", "default"))
         elif outcome == "crashed":
             forward(store, 60)
-            store.run(store.leases.reap())
+            store.run(store.leases.recover())
         elif how is None:
             settle(store, claimed)
         else:

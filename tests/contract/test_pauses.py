@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, Refused
 from holdfast.features.agents.model import Definition
 from holdfast.features.assembly import Store
 from holdfast.features.dead_letters.model import NewOperation
-from holdfast.features.limits.model import PauseDraft, Rule, pause_target
+from holdfast.features.limits.model import PauseDraft, Rule
 from holdfast.features.retention.model import RetentionRule
 from holdfast.stores.requests import JobFilter
 from tests.support.direct_sql import ByHand
@@ -66,11 +66,9 @@ def test_paused_jobs_do_not_start_and_return_in_order(store: Store) -> None:
     }
     for what, allowed in expected.items():
         scope, *rest = what.split(" of tenant ")
-        names: dict[str, Any] = {} if scope == "everything" else dict([scope.split()])
+        names: dict[str, Any] = {"everything": True} if scope == "everything" else dict([scope.split()])
         if rest:
             names["tenant"] = rest[0]
-        elif not names:
-            names["everything"] = True
         assert pause(store, **names).what == what
         assert paused(store) == [what]
         got = claim(store, lease, 9, queues=QUEUES, begin=False)
@@ -90,11 +88,16 @@ def test_paused_jobs_do_not_start_and_return_in_order(store: Store) -> None:
 def test_claim_of_one_tenant_respects_its_own_and_global_pauses(store: Store) -> None:
     put_one(store, "pay", tenant="acme")
     lease = open_lease(store, tenant="acme")
-    for what in ({"everything": True}, {"tenant": "acme"}, {"kind": "pay", "tenant": "acme"}, {"queue": "default"}):
+    for what in (
+        {"everything": True},
+        {"everything": True, "tenant": "acme"},
+        {"kind": "pay", "tenant": "acme"},
+        {"queue": "default"},
+    ):
         pause(store, **what)
         assert claim(store, lease, tenant="acme") == []
         resume(store, **what)
-    pause(store, tenant="umbrella")
+    pause(store, everything=True, tenant="umbrella")
     pause(store, kind="pay", tenant="umbrella")
     assert len(claim(store, lease, tenant="acme")) == 1
 
@@ -138,7 +141,7 @@ def test_pausing_again_keeps_the_start_time(store: Store) -> None:
     now = forward(store)
     pause(store, "first", kind="pay", until=60.0)
     forward(store, 5)
-    again = store.run(store.pauses.set(PauseDraft.of(pause_target(kind="pay"), "second", None, True), "eve"))
+    again = store.run(store.pauses.set(PauseDraft.of("second", refuse_enqueue=True, kind="pay"), "eve"))
     assert (again.reason, again.set_by, again.since, again.until) == ("second", "eve", now, None)
     assert again.refuse_enqueue
     assert store.run(store.pauses.list("default")) == [again]
@@ -169,7 +172,7 @@ def test_paused_system_changes_nothing_and_lets_running_jobs_end(store: Store, b
     assert store.run(store.approvals.attend()) == 0
     assert store.run(store.limits.attend()) == 0
     assert store.run(store.queues.age()) == 0
-    sweep = store.run(store.leases.reap())
+    sweep = store.run(store.leases.recover())
     assert (sweep.leases, sweep.requeued, sweep.crashed) == (0, 0, 0)
     assert store.run(store.subscriptions.active("*")) == []
     assert not store.run(store.retention.sweep()).more
@@ -183,7 +186,7 @@ def test_paused_system_changes_nothing_and_lets_running_jobs_end(store: Store, b
     ends = [State.SUCCEEDED, State.RETRY_WAITING, State.WAITING_FOR_APPROVAL]
     assert [state_of(store, each.id) for each in held] == ends
     assert resume(store, everything=True)
-    assert store.run(store.leases.reap()).leases >= 1
+    assert store.run(store.leases.recover()).leases >= 1
     assert types_of(store, crashed.id)[-1] == "retry"
     assert store.run(store.leases.promote()) >= 2
     assert store.run(store.leases.expire()) == 1
@@ -229,7 +232,7 @@ def test_pause_with_refuse_enqueue_refuses_new_jobs(store: Store, by_hand: ByHan
         ({"kind": "pay"}, {}, {"kind": "other"}),
         ({"queue": "mail"}, {"queue": "mail"}, {}),
         ({"agent": "bot"}, {"agent": "bot"}, {}),
-        ({"tenant": "acme"}, {"tenant": "acme"}, {}),
+        ({"everything": True, "tenant": "acme"}, {"tenant": "acme"}, {}),
         ({"kind": "pay", "tenant": "acme"}, {"tenant": "acme"}, {}),
         ({"everything": True}, {}, {}),
     ]
@@ -240,7 +243,7 @@ def test_pause_with_refuse_enqueue_refuses_new_jobs(store: Store, by_hand: ByHan
             send(**refused)
         assert raised.value.code == "paused"
         assert by_hand.execute("select count(*) from job") == before
-        if not what.get("everything"):
+        if what != {"everything": True}:
             send(**accepted)
         assert enqueue(store, spec("pay", key="7"))[0].id == there
         resume(store, **what)
@@ -254,7 +257,14 @@ def test_pause_with_refuse_enqueue_refuses_new_jobs(store: Store, by_hand: ByHan
 
 
 def test_invalid_pauses_are_refused(store: Store, by_hand: ByHand) -> None:
-    for what in ({}, {"queue": "a", "kind": "b"}, {"everything": True, "tenant": "acme"}, {"queue": ""}, {"kind": "*"}):
+    for what in (
+        {},
+        {"queue": "a", "kind": "b"},
+        {"everything": True, "agent": "bot"},
+        {"tenant": "acme"},
+        {"queue": ""},
+        {"kind": "*"},
+    ):
         with pytest.raises(InvalidSetting):
             pause(store, **what)
     for reason in ("", "  "):

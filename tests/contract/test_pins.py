@@ -42,12 +42,13 @@ WITHOUT_TENANT = {
     "attempt_payload",
     *("fair_queues", "halted", "payload_indexes", "registered_only", "signal_key", "lock_waits", "lock_holders"),
     "policies",
+    *("current_base", "ledger_base", "ledger_position", "ledger_snapshot", "origin", "unread_events"),
     *("token_of", "token_used", "open_session", "end_session"),
 }
 # Functions that act for every tenant, or whose subject is a tenant.
 WHOLE = {
     *("set_fair", "set_registered_only", "set_tenant", "remove_tenant", "pin_login", "unpin_login", "enter"),
-    *("seal_ledger", "brought_payloads", "count_usage", "add_executor", "remove_executor"),
+    *("seal_ledger", "enqueued_payloads", "count_usage", "set_executor", "remove_executor", "adopt_copy"),
     *("register_kinds", "remove_kind", "set_event_type", "remove_event_type", "set_policies"),
 }
 _NUMBERS = itertools.count()

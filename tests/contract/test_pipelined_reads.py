@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.errors import InvalidInput, StoreError
 from holdfast.features.postgres import PostgresStore
 from holdfast.stores.flow import Flow, Statement, Steps, read_together
@@ -66,7 +67,7 @@ async def test_list_is_one_round_trip(postgres_url: str, tmp_path: Path, noun: s
     list_rows = app.schedules.alist if noun == "schedules" else app.jobs.alist
     for _ in range(PREPARE_AFTER + 2):
         assert len(await list_rows()) == 1
-    store = app._store
+    store = session_of(app).store
     assert isinstance(store, PostgresStore)
     with (tmp_path / "trace").open("w+") as trace:
         kept_connection(store).pgconn.trace(trace.fileno())
@@ -171,11 +172,12 @@ async def test_reads_without_pipelining_return_the_same(store: PostgresStore, mo
     assert (own[0][0], two) == ("acme", [(2,)])
 
 
+@pytest.mark.slow
 def test_canary_reads_are_pipelined_unless_disabled(postgres_url: str) -> None:
     """Fails with a psycopg whose generators have changed: then HOLDFAST_DISABLE=pipeline is the workaround."""
     program = (
         "from holdfast import App; from holdfast.stores.postgres import connections;"
-        f"app = App({postgres_url!r}); print(connections.BATCHES, app._store.run(app._store.limits.list('acme')))"
+        f"app = App({postgres_url!r}, tenant='acme'); print(connections.BATCHES, app.limits.list())"
     )
     for disabled, expected in (("", "True []"), ("pipeline", "False []")):
         done = subprocess.run(

@@ -78,7 +78,7 @@ def test_next_attempt_reads_the_last_checkpoint(store: Store) -> None:
     held = take(store)
     save(store, held, '{"page":7}')
     forward(store, 60)
-    store.run(store.leases.reap())
+    store.run(store.leases.recover())
     store.run(store.leases.promote())
     again = take(store)
     assert (again.id, again.attempt) == (job_id, 2)

@@ -85,7 +85,7 @@ def test_first_calls_of_a_store_from_many_threads(store: Store) -> None:
 
 
 def _reap(store: Store) -> list[str]:
-    store.run(store.leases.reap())
+    store.run(store.leases.recover())
     return []
 
 
@@ -128,7 +128,7 @@ def test_concurrent_reaper_and_settlement(store: Store, seed: int) -> None:
     for each in claims:
         expected = State.RETRY_WAITING if each.id in stale else State.SUCCEEDED
         assert state_of(store, each.id) == expected
-        assert types_of(store, each.id).count("succeed") + types_of(store, each.id).count("lapse") == 1
+        assert types_of(store, each.id).count("succeed") + types_of(store, each.id).count("lease_expired") == 1
 
 
 @pytest.mark.req("CX-11", "DP-7")

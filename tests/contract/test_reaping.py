@@ -28,15 +28,15 @@ from tests.support.stores import (
 pytestmark = pytest.mark.req("DP-8")
 
 
-def reap(store: Store, want: int = 1000, tenant: str = "*") -> Sweep:
-    return store.run(store.leases.reap(want, tenant))
+def recover(store: Store, want: int = 1000, tenant: str = "*") -> Sweep:
+    return store.run(store.leases.recover(want, tenant))
 
 
 def crash(store: Store) -> None:
     """A worker claims the job and stops renewing; then the job comes due again."""
     take(store)
     forward(store, 60)
-    assert reap(store).crashed == 1
+    assert recover(store).crashed == 1
     store.run(store.leases.promote())
 
 
@@ -45,7 +45,7 @@ def test_live_lease_is_not_reaped(store: Store) -> None:
     put_one(store)
     claimed = take(store)
     forward(store, 29.9)
-    assert reap(store) == Sweep(0, 0, 0)
+    assert recover(store) == Sweep(0, 0, 0)
     assert settle(store, claimed) == []
 
 
@@ -55,11 +55,11 @@ def test_leased_job_returns_at_no_cost(store: Store) -> None:
     first, second = put(store, spec(), spec())
     claim(store, open_lease(store), begin=False)
     forward(store, 30)
-    assert reap(store) == Sweep(1, 1, 0)
+    assert recover(store) == Sweep(1, 1, 0)
     stored = job(store, first)
     assert (stored.state, stored.attempt, stored.retries, stored.crashes) == (State.QUEUED, 0, 0, 0)
     last = history(store, first)[-1]
-    assert (last.type, last.actor, last.meta) == ("lapse", "reaper", {"reason": "lease_lapsed"})
+    assert (last.type, last.actor, last.meta) == ("lease_expired", "recovery", {"reason": "lease_expired"})
     assert [each.id for each in claim(store, open_lease(store), 2)] == [first, second]
 
 
@@ -69,11 +69,11 @@ def test_running_job_counts_a_crash_and_is_retried(store: Store) -> None:
     job_id = put_one(store, retry=tries(1))
     take(store)
     now = forward(store, 30)
-    assert reap(store) == Sweep(1, 0, 1)
+    assert recover(store) == Sweep(1, 0, 1)
     stored = job(store, job_id)
     assert (stored.state, stored.attempt, stored.retries, stored.crashes) == (State.RETRY_WAITING, 1, 0, 1)
     assert (stored.error_code, stored.due_at, stored.finished_at) == ("worker_lost", now, None)
-    assert types_of(store, job_id) == ["enqueue", "take", "lapse", "retry"]
+    assert types_of(store, job_id) == ["enqueue", "take", "lease_expired", "retry"]
     (attempt,) = store.run(store.jobs.attempts(job_id, "default"))
     assert (attempt.outcome, attempt.error_code, attempt.ended_at) == ("crashed", "worker_lost", now)
     assert store.run(store.leases.promote()) == 1
@@ -90,12 +90,12 @@ def test_job_over_its_crash_limit_becomes_a_dead_letter(store: Store, limit: int
         assert state_of(store, job_id) == State.QUEUED
     take(store)
     now = forward(store, 60)
-    swept = reap(store)
+    swept = recover(store)
     assert (swept, swept.dead) == (Sweep(1, 0, 1), (job_id,))
     stored = job(store, job_id)
     assert (stored.state, stored.crashes, stored.attempt) == (State.DEAD_LETTER, limit + 1, limit + 1)
     assert (stored.error_code, stored.finished_at, stored.due_at) == ("worker_lost", now, None)
-    assert types_of(store, job_id)[-2:] == ["lapse", "bury"]
+    assert types_of(store, job_id)[-2:] == ["lease_expired", "dead_letter"]
 
 
 @pytest.mark.req("CX-10", "CX-9")
@@ -118,7 +118,7 @@ def test_closed_lease_frees_its_jobs_at_once(store: Store) -> None:
     claim(store, lease)
     claim(store, lease, begin=False)
     assert store.run(store.leases.end(lease, "closed", "*"))
-    assert reap(store) == Sweep(0, 1, 1)
+    assert recover(store) == Sweep(0, 1, 1)
     assert (state_of(store, running), state_of(store, held)) == (State.RETRY_WAITING, State.QUEUED)
 
 
@@ -130,7 +130,7 @@ def test_partial_sweep_is_continued(store: Store, by_hand: ByHand) -> None:
     claim(store, lease, 5)
     claim(store, lease, 2, begin=False)
     forward(store, 60)
-    sweeps = [reap(store, 3) for _ in range(4)]
+    sweeps = [recover(store, 3) for _ in range(4)]
     assert [each.leases for each in sweeps] == [1, 0, 0, 0]
     assert [each.requeued + each.crashed for each in sweeps] == [3, 3, 1, 0]
     assert (sum(each.requeued for each in sweeps), sum(each.crashed for each in sweeps)) == (2, 5)
@@ -145,10 +145,10 @@ def test_settlement_between_two_partial_sweeps_counts(store: Store) -> None:
     lease = open_lease(store)
     claims = claim(store, lease, 2)
     forward(store, 60)
-    assert reap(store, 1).crashed == 1
+    assert recover(store, 1).crashed == 1
     stale = settle(store, claims)
     assert len(stale) == 1
-    assert reap(store) == Sweep(0, 0, 0)
+    assert recover(store) == Sweep(0, 0, 0)
     states = sorted(state_of(store, each.id) for each in claims)
     assert states == [State.RETRY_WAITING, State.SUCCEEDED]
 
@@ -160,9 +160,9 @@ def test_many_lapsed_leases_are_reaped_together(store: Store) -> None:
         claim(store, open_lease(store), 2)
     open_lease(store)  # holds no job
     forward(store, 60)
-    assert reap(store) == Sweep(4, 0, 6)
+    assert recover(store) == Sweep(4, 0, 6)
     assert {state_of(store, job_id) for job_id in ids} == {State.RETRY_WAITING}
-    assert reap(store) == Sweep(0, 0, 0)
+    assert recover(store) == Sweep(0, 0, 0)
 
 
 def test_cancelled_job_is_not_requeued(store: Store) -> None:
@@ -171,7 +171,7 @@ def test_cancelled_job_is_not_requeued(store: Store) -> None:
     take(store)
     store.run(store.jobs.operate("cancel", [job_id], None, "ada", "default"))
     forward(store, 60)
-    assert reap(store) == Sweep(1, 0, 0)
+    assert recover(store) == Sweep(1, 0, 0)
     assert state_of(store, job_id) == State.CANCELLED
 
 
@@ -182,8 +182,8 @@ def test_reaping_one_tenant_leaves_other_leases_alone(store: Store) -> None:
         put_one(store, tenant=tenant)
         take(store, tenant=tenant)
     forward(store, 60)
-    assert reap(store, tenant="acme") == Sweep(1, 0, 1)
-    assert reap(store) == Sweep(1, 0, 1)
+    assert recover(store, tenant="acme") == Sweep(1, 0, 1)
+    assert recover(store) == Sweep(1, 0, 1)
 
 
 @pytest.mark.req("CX-4")
@@ -192,5 +192,5 @@ def test_crash_event_contains_no_lease_token(store: Store) -> None:
     job_id = put_one(store)
     lease = take(store).lease
     forward(store, 60)
-    reap(store)
+    recover(store)
     assert lease not in repr(history(store, job_id))

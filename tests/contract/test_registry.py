@@ -209,7 +209,7 @@ def test_empty_executor_list_allows_everyone_or_nobody(store: Store) -> None:
         with pytest.raises(Refused) as raised:
             attempt()
         assert raised.value.code == "executor_refused"
-    store.run(store.executors.add("worker", "executor", "ada"))
+    store.run(store.executors.set("worker", "executor", "ada"))
     assert [each.id for each in store.run(store.leases.exchange([], request)).claims] == [waiting]
     store.run(store.executors.remove("worker"))
     with pytest.raises(Refused):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
@@ -18,7 +19,7 @@ from holdfast.features.audit.store import ActionFilter
 from holdfast.features.dead_letters.model import NewOperation
 from holdfast.features.events.model import NewSubscription
 from holdfast.features.limits.model import ReservationRequest
-from holdfast.features.retention.model import RetentionRule, policy_for
+from holdfast.features.retention.model import ANY, Retention, RetentionRule
 from holdfast.features.tokens.model import new_token
 from holdfast.stores.requests import JobFilter
 from tests.support.direct_sql import ByHand
@@ -51,6 +52,22 @@ from tests.support.stores import (
 from tests.support.workflows import Flow
 
 CANARY = "canary-4711"
+
+
+def policy_for(policies: Iterable[Retention], tenant: str, kind: str, state: str) -> Retention | None:
+    """The policy that applies: of those that match, one that names the tenant wins, then the kind, then the state."""
+    matching = [policy for policy in policies if _matches(policy, tenant, kind, state)]
+    return min(
+        matching, key=lambda policy: (policy.tenant == ANY, policy.kind == ANY, policy.state == ANY), default=None
+    )
+
+
+def _matches(policy: Retention, tenant: str, kind: str, state: str) -> bool:
+    return (
+        policy.tenant in (ANY, tenant)
+        and policy.kind in (ANY, kind)
+        and (policy.state == state or (policy.state == ANY and state != "dead_letter"))
+    )
 
 
 @pytest.mark.req("DP-16", "CX-12")
@@ -234,7 +251,7 @@ def test_dead_letters_are_removed_only_by_their_own_policy(store: Store) -> None
     assert sweep(store)["clean"] == 0
     keep(store, "1h", "100h", state="dead_letter", tenant="default")
     assert sweep(store)["clean"] == 2
-    assert types_of(store, alone)[-3:] == ["bury", "discard", "clean"]
+    assert types_of(store, alone)[-3:] == ["dead_letter", "discard", "clean"]
     stored = store.run(store.workflows.get(flow.id, "default"))
     assert stored is not None
     assert (stored.counts.dead, stored.counts.cancelled, stored.counts.skipped) == (0, 1, 1)
@@ -309,7 +326,7 @@ def test_bookkeeping_is_pruned_by_its_age(store: Store, by_hand: ByHand) -> None
     approve(store, pending.id)
     for lease in by_hand.execute("select id from lease"):
         store.run(store.leases.end(str(lease[0]), "done", "*"))
-    store.run(store.leases.reap())
+    store.run(store.leases.recover())
     live = open_lease(store)
     store.run(store.clock.set(timedelta(0), due + timedelta(days=400)))
     store.run(store.leases.renew(live, 30.0, "*"))

@@ -48,15 +48,23 @@ LABELS |= {"reservation.job_id"}  # history, pruned by age
 LABELS |= {"webhook_delivery.job_id"}  # a log, pruned by age
 # Ids of other things.
 OTHERS = {
-    *("lease.id", "recall.lease", "agent.id", "app_event.id", "schedule.id", "fire.schedule_id", "reservation.id"),
-    *("subscription.id", "delivery.subscription_id", "clock.id", "dispatch.id", "usage_place.id", "upkeep.id"),
+    *("lease.id", "cancellation.lease", "agent.id", "app_event.id", "schedule.id", "fire.schedule_id"),
+    *(
+        "reservation.id",
+        "subscription.id",
+        "delivery.subscription_id",
+        "clock.id",
+        "dispatch.id",
+        "usage_place.id",
+        "upkeep.id",
+    ),
     *("retention_pass.reached", "operation.place"),  # positions between jobs
     *("operation.id", "api_token.id", "api_token.parent_id"),
     *("archive.id", "archived.archive_id"),
     *("webhook.id", "webhook_delivery.id", "webhook_delivery.webhook_id"),
 }
 LABELS |= {"archive.first_job", "archive.last_job"}  # archives outlive their jobs
-LABELS |= {"leftover.job_id"}  # deleted with the orphaned file
+LABELS |= {"orphaned_file.job_id"}  # deleted with the orphaned file
 # Scratch tables of one operation on SQLite, empty after it.
 SCRATCH = {"moved.job_id", "ready.job_id", "round.id"}
 KNOWN = PURGED | JOB_COLUMNS | LABELS | OTHERS
@@ -73,11 +81,11 @@ PRUNED = {
     "operation",
     "webhook_delivery",
     "dead_letter_group",
-    "leftover",
+    "orphaned_file",
 }
 # Deleted with their lease, limit, tenant or policy.
 DEPENDENT = {
-    "recall",
+    "cancellation",
     "rate_meter",
     "tenant_load",
     "pending_change",
@@ -98,7 +106,7 @@ SET = {
 }
 ONE_ROW = {"clock", "dispatch", "upkeep", "usage_place"}
 # Never: usage, actions, their seals, archives, and the applied migrations.
-FOR_EVER = {"usage", "action", "archive", "seal", "migration"}
+FOR_EVER = {"usage", "action", "archive", "seal", "ledger_epoch", "migration", "installed"}
 
 
 def without_end(tables: set[str]) -> set[str]:

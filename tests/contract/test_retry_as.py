@@ -70,7 +70,7 @@ def test_each_failure_makes_a_new_job_until_the_limit(store: Store) -> None:
     assert [each.state for each in tried] == [State.FAILED, State.FAILED, State.DEAD_LETTER]
     assert [(each.attempt, each.retries) for each in tried] == [(1, 1), (1, 2), (1, 2)]
     assert types_of(store, first) == ["enqueue", "take", "fail"], "the job itself is not retried"
-    assert types_of(store, ids[-1])[-3:] == ["take", "fail", "bury"]
+    assert types_of(store, ids[-1])[-3:] == ["take", "fail", "dead_letter"]
     assert work(store) == []
 
 
@@ -104,9 +104,9 @@ def test_crashes_are_counted_over_the_chain(store: Store) -> None:
     first = put_new(store, retry=tries(9, crashes=2))
     take(store)
     forward(store, 60)
-    store.run(store.leases.reap())
+    store.run(store.leases.recover())
     assert state_of(store, first) is State.FAILED
-    assert types_of(store, first)[-1] == "lapse"
+    assert types_of(store, first)[-1] == "lease_expired"
     second = take(store)
     settle(store, second, DIED)
     third = due(store)
@@ -114,9 +114,9 @@ def test_crashes_are_counted_over_the_chain(store: Store) -> None:
     lease = third.lease
     assert lease
     forward(store, 60)
-    sweep = store.run(store.leases.reap())
+    sweep = store.run(store.leases.recover())
     assert sweep.crashed == 1
-    store.run(store.leases.reap())
+    store.run(store.leases.recover())
     assert [each.state for each in chain(store, third.id)] == [State.FAILED, State.FAILED, State.DEAD_LETTER]
     assert job(store, third.id).crashes == 3
     assert len(chain(store, first)) == 3, "a repeated sweep finds nothing to do"
@@ -229,7 +229,7 @@ def test_successor_statement_names_every_column(store: Store, by_hand: ByHand) -
                 "select attname from pg_attribute where attrelid = 'job'::regclass and attnum > 0 and not attisdropped"
             )
         }
-        statement = by_hand.execute("select pg_get_functiondef('retry_anew'::regproc)")[0][0]
+        statement = by_hand.execute("select pg_get_functiondef('retry_as_new'::regproc)")[0][0]
     missing = {column for column in columns if re.search(rf"\b{column}\b", statement) is None}
     assert missing == set()
 

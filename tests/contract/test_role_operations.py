@@ -17,6 +17,7 @@ import pytest
 from psycopg import sql
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.engine.order import Move
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput, NotFound, Refused
@@ -35,7 +36,7 @@ from holdfast.features.registry.model import EventTypeDraft
 from holdfast.features.retention.model import RetentionRule
 from holdfast.features.schedules.model import Schedule
 from holdfast.features.workflows.model import Addition, EdgeSpec, NodeSpec
-from holdfast.server.maintenance import BackgroundMaintenance
+from holdfast.server.app import BackgroundMaintenance
 from holdfast.stores.flow import Flow
 from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, SendEvent
 from tests.api.serving import auntil
@@ -146,6 +147,8 @@ READS = {
         "operations.list",
     ),
     *("audit.sealed", "audit.fingerprints", "audit.actions", "health.statistics", "health.workers"),
+    *("versions.list", "versions.live", "versions.held", "versions.patches", "versions.unserved"),
+    *("versions.mismatch", "versions.requirement"),
     *("webhooks.get", "webhooks.list", "webhooks.deliveries"),
     *("connectors.get", "connectors.list"),
     *("tokens.find", "tokens.used", "tokens.open_session", "tokens.end_session"),
@@ -169,8 +172,8 @@ EXECUTES = {
         "attempts.append_log",
         "leases.promote",
         "leases.expire",
-        "leases.reap",
-        "leases.set_aside",
+        "leases.recover",
+        "leases.quarantine",
         "ledger.save_cursor",
     ),
     *("steps.save", "ledger.send", "approvals.attend", "approvals.save_token"),
@@ -187,19 +190,19 @@ EXECUTES = {
         "reservations.record",
     ),
     *("subscriptions.set", "subscriptions.feed", "subscriptions.failed", "payload_rules.declare"),
-    *("subscriptions.set", "subscriptions.feed", "subscriptions.failed"),
     *("archives.walk", "archives.rows", "archives.record"),
     *("retention.sweep", "declare_retention", "usage.count", "retention.orphans", "retention.forget_orphans"),
     *("operations.next", "operations.work"),
     *("audit.seal", "audit.get_seal", "audit.block", "audit.unsealed"),
     *("webhooks.note_delivery", "webhooks.disable"),
+    "versions.offer",
 }
 LATER = datetime(2027, 1, 1, tzinfo=UTC)
 DECIDES = {"approvals.decide", "approvals.token_hashes", "approvals.token", "approvals.save_token"}
 GOVERNS = {
     *("subscriptions.pause", "subscriptions.resume", "subscriptions.remove", "consumers.reset", "consumers.remove"),
     *("kinds.register", "kinds.remove", "event_types.set", "event_types.remove", "policies.set"),
-    *("executors.add", "leases.request_stop", "executors.remove", "pauses.set", "pauses.remove"),
+    *("executors.set", "leases.request_stop", "executors.remove", "pauses.set", "pauses.remove"),
     *(
         "payload_rules.set",
         "payload_rules.remove",
@@ -211,6 +214,7 @@ GOVERNS = {
     *("dead_letters.note", "operations.start", "operations.cancel", "dead_letters.redrive_as"),
     *("webhooks.add", "webhooks.change", "webhooks.enable", "webhooks.remove"),
     *("connectors.set", "connectors.remove"),
+    *("versions.move", "restores.report", "restores.adopt"),
     *("tokens.issue", "tokens.revoke", "tokens.list"),
 }
 REGISTERS = {"agents.set", "agents.disable", "agents.drain", "agents.enable", "agents.resume"}
@@ -246,6 +250,7 @@ ALLOWED = {
     | {"workflows.cancel", "workflows.resume"}
     | GOVERNS
     | {"cancel", "redrive", "discard", "jobs.reschedule", "jobs.move", "jobs.replace_payload", "steps.rewind"}
+    | {"steps.fork"}
     | {"jobs.set_external_ref"},
 }
 
@@ -298,6 +303,15 @@ def pin_unknown_login(store: Store) -> None:
         store.run(store.tenants.pin("unknown login", "a", "ada"))
 
 
+def fork(store: Store, job_id: str, tenant: str) -> object:
+    """Enqueue a fork as the owner of the role may, and copy the steps of the job."""
+    job = store.run(store.jobs.get(job_id, tenant))
+    if job is None:
+        return None
+    new = put_one(store, kind=job.kind, tags=(f"fork:{job_id}",), tenant=tenant)
+    return store.run(store.steps.fork(job_id, new, 1, "charge", {}, None, "ada", tenant))
+
+
 def calls(
     store: Store, ids: dict[str, str], tenant: str = "default", scope: str = "*"
 ) -> dict[str, Callable[[], object]]:
@@ -317,6 +331,17 @@ def calls(
         "health.get": lambda: run(store.health.get(tenant)),
         "health.statistics": lambda: run(store.health.statistics(tenant)),
         "health.workers": lambda: run(store.health.workers(tenant)),
+        "restores.report": lambda: run(store.restores.report()),
+        "restores.adopt": lambda: run(store.restores.adopt("ada")),
+        "versions.list": lambda: run(store.versions.list(tenant)),
+        "versions.live": lambda: run(store.versions.live(tenant)),
+        "versions.held": lambda: run(store.versions.held(tenant)),
+        "versions.patches": lambda: run(store.versions.patches(tenant)),
+        "versions.unserved": lambda: run(store.versions.unserved(tenant)),
+        "versions.mismatch": lambda: run(store.versions.mismatch(job, tenant)),
+        "versions.requirement": lambda: run(store.versions.requirement(job, tenant)),
+        "versions.offer": lambda: run(store.versions.offer(10, tenant)),
+        "versions.move": lambda: run(store.versions.move("1", "2", None, None, tenant, "ada")),
         "health.activity": lambda: run(store.health.activity(tenant, "1h", "queue")),
         "health.latest": lambda: run(store.health.latest(tenant)),
         "health.queues": lambda: run(store.health.queues(tenant)),
@@ -356,8 +381,8 @@ def calls(
         "leases.settle": lambda: run(store.leases.settle(lease, [], scope)),
         "leases.promote": lambda: run(store.leases.promote(tenant=scope)),
         "leases.expire": lambda: run(store.leases.expire(tenant=scope)),
-        "leases.reap": lambda: run(store.leases.reap(tenant=scope)),
-        "leases.set_aside": lambda: run(store.leases.set_aside(lease, ("default",), tenant=scope)),
+        "leases.recover": lambda: run(store.leases.recover(tenant=scope)),
+        "leases.quarantine": lambda: run(store.leases.quarantine(lease, ("default",), tenant=scope)),
         "ledger.save_cursor": lambda: run(store.ledger.save_cursor("c", "0", None, scope)),
         "leases.end": lambda: run(store.leases.end(ids["other"], "closed", scope)),
         "redrive": lambda: run(store.jobs.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
@@ -372,6 +397,7 @@ def calls(
         "steps.list": lambda: run(store.steps.list(job, tenant)),
         "steps.unfinished": lambda: run(store.steps.unfinished(job, tenant)),
         "steps.rewind": lambda: run(store.steps.rewind(ids["dead_letter"], 1, "ada", tenant)),
+        "steps.fork": lambda: fork(store, ids["dead_letter"], tenant),
         "ledger.send": lambda: run(store.ledger.send(SendEvent(new_id(), "paid", "{}"), "ada", tenant)),
         "approvals.decide": lambda: run(store.approvals.decide(ids["approval"], ballot(new_id()), tenant)),
         "approvals.save_token": lambda: run(
@@ -461,7 +487,7 @@ def calls(
         "policies.get": lambda: run(store.policies.get()),
         "policies.set": lambda: run(store.policies.set({"unknown_kinds": "accept"}, "ada")),
         "executors.list": lambda: run(store.executors.list()),
-        "executors.add": lambda: run(store.executors.add("worker", "executor", "ada")),
+        "executors.set": lambda: run(store.executors.set("worker", "executor", "ada")),
         "executors.remove": lambda: run(store.executors.remove("worker")),
         "consumers.list": lambda: run(store.consumers.list(tenant)),
         "consumers.reset": lambda: run(store.consumers.reset("c", True, tenant)),
@@ -735,6 +761,6 @@ async def test_service_without_rights_logs_once_and_skips_maintenance(
             maintenance.begin()
             await auntil(lambda: "left to workers" in caplog.text, "it is logged")
             await maintenance.aclose()
-        await app._store.leave_loop()
+        await session_of(app).store.leave_loop()
     messages = [record.message for record in caplog.records if record.name.startswith("holdfast")]
     assert ["left to workers" in each for each in messages] == [True]

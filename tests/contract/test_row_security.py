@@ -51,8 +51,14 @@ TENANTS = ("acme", "umbrella")
 # shared queues.
 LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n in range(8))}
 WITHOUT_TENANT = LOCKS | {
-    *("clock", "migration", "recall", "dispatch", "executor", "seal", "fair_place", "usage_place", "upkeep", "owed"),
-    *("event_partition", "event_rest"),  # `event_rest` is empty: these jobs have a partition
+    *("clock", "migration", "installed", "cancellation", "dispatch", "executor", "seal", "fair_place", "usage_place"),
+    *(
+        "upkeep",
+        "owed",
+        "event_partition",
+        "event_rest",
+        "ledger_epoch",
+    ),  # `event_rest` is empty: these jobs have a partition
     *("registered_kind", "registered_event"),
 }
 # Readable by the owner only.
@@ -175,7 +181,7 @@ def database(owned_databases: OwnedDatabases) -> Iterator[Database]:
             archived = [Finished(ended.id, tenant, ended.finished_at)]
             store.run(store.archives.record(new_id(), lost.ref, 1, archived, "ada", tenant))
         store.run(store.usage.count(begin=True))
-        store.run(store.executors.add("worker", "executor", "ada"))
+        store.run(store.executors.set("worker", "executor", "ada"))
         store.run(store.kinds.register({"mail.send": None}, "ada"))
         store.run(store.event_types.set(EventTypeDraft("paid"), "ada"))
         store.run(store.audit.seal("tests"))

@@ -10,7 +10,7 @@ import pytest
 from holdfast.engine.job import worker_holder
 from holdfast.engine.names import PagePosition
 from holdfast.features.assembly import Store
-from holdfast.stores.flow import Rows, Statement, drive
+from holdfast.stores.flow import Rows, Statement, drive_steps
 from tests.support.direct_sql import ByHand, PostgresByHand
 from tests.support.schedules import MONDAY
 from tests.support.stores import forward, new_id
@@ -62,7 +62,7 @@ def test_due_schedules_are_found_by_an_index(store: Store, by_hand: ByHand) -> N
         return by_hand_rows(by_hand, statement)
 
     by_hand.begin()
-    drive(store.schedules.due(["report"], 200, "*").start(), execute)
+    drive_steps(store.schedules.due(["report"], 200, "*").start(), execute)
     by_hand.rollback()
     assert len(plans) == 2
     for plan in plans:
@@ -87,7 +87,7 @@ def test_page_of_schedules_reads_an_index_and_one_page(store: Store, by_hand: By
         return by_hand_rows(by_hand, statement)
 
     by_hand.begin()
-    drive(page.start(), execute)
+    drive_steps(page.start(), execute)
     by_hand.rollback()
     (plan,) = plans
     assert "schedule_name" in plan, plan

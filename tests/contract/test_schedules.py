@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import scheduler_of, session_of
 from holdfast.engine.job import worker_holder
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, InvalidArguments, InvalidSetting, NotFound, Refused
@@ -17,7 +18,7 @@ from holdfast.features.assembly import Store
 from holdfast.features.schedules.model import MOST_COUNTED, MOST_FIRED
 from holdfast.stores.flow import Flow, Steps
 from tests.support.direct_sql import ByHand
-from tests.support.schedules import MINUTE, MONDAY, at, attend, made, set_time, told
+from tests.support.schedules import MINUTE, MONDAY, at, attend, made, runs_of, set_time
 from tests.support.stores import claim, history, new_id, open_lease, settle, work
 
 pytestmark = pytest.mark.req("SC-9")
@@ -53,7 +54,7 @@ def test_scheduled_time_makes_one_job_with_its_origin(app: App, store: Store) ->
     origin = store.run(store.templates.made_from(job.id, "default"))
     assert origin is not None
     assert (origin.schedule, origin.due_at, origin.template) == ("daily", MONDAY + 30 * MINUTE, None)
-    assert told(app.schedules.history("daily")) == [("fired", 30, "1")]
+    assert runs_of(app.schedules.history("daily")) == [("fired", 30, "1")]
     after = app.schedules.get("daily")
     assert (after.last_fire_at, after.next_fire_at) == (
         MONDAY + 30 * MINUTE,
@@ -69,11 +70,11 @@ def test_scheduled_time_makes_one_job_with_its_origin(app: App, store: Store) ->
         ("all", [("fired", n, "1") for n in range(1, 11)]),
     ],
 )
-def test_missed_times_follow_the_policy(app: App, missed: str, expected: list[tuple[str, int, str]]) -> None:
+def test_missed_times_follow_the_policy(app: App, missed: Any, expected: list[tuple[str, int, str]]) -> None:
     set_time(app, MONDAY)
     app.schedules.add("minutely", "* * * * *", kind="report", missed=missed)
     at(app, MONDAY + timedelta(minutes=10, seconds=30))
-    assert told(app.schedules.history("minutely", limit=100)) == expected
+    assert runs_of(app.schedules.history("minutely", limit=100)) == expected
     assert len(made(app, "report")) == sum(status == "fired" for status, *_ in expected)
 
 
@@ -82,8 +83,8 @@ def test_time_past_its_grace_is_missed(app: App) -> None:
     app.schedules.add("skips", "0 9 * * *", kind="report", missed="skip")
     app.schedules.add("catches up", "0 9 * * *", kind="report", missed="once")
     at(app, MONDAY + timedelta(hours=3))
-    assert told(app.schedules.history("skips")) == [("missed", 60, "1")]
-    assert told(app.schedules.history("catches up")) == [("fired", 60, "1")]
+    assert runs_of(app.schedules.history("skips")) == [("missed", 60, "1")]
+    assert runs_of(app.schedules.history("catches up")) == [("fired", 60, "1")]
 
 
 def test_missed_all_is_bounded(app: App) -> None:
@@ -102,7 +103,7 @@ def test_overlap_skip_leaves_a_skipped_run_in_the_ledger(app: App, store: Store)
     app.schedules.add("minutely", "* * * * *", kind="report", overlap="skip")
     at(app, MONDAY + MINUTE)
     at(app, MONDAY + 2 * MINUTE)
-    assert told(app.schedules.history("minutely")) == [("fired", 1, "1"), ("skipped", 2, "1")]
+    assert runs_of(app.schedules.history("minutely")) == [("fired", 1, "1"), ("skipped", 2, "1")]
     running, skipped = made(app, "report")
     assert (running.state, skipped.state) == (State.QUEUED, State.CANCELLED)
     events = history(store, skipped.id)
@@ -118,7 +119,7 @@ def test_overlap_skip_leaves_a_skipped_run_in_the_ledger(app: App, store: Store)
     # Consumers see the skipped run; after the running one has ended, the next time fires.
     end_all(store)
     at(app, MONDAY + 3 * MINUTE)
-    assert told(app.schedules.history("minutely"))[-1] == ("fired", 3, "1")
+    assert runs_of(app.schedules.history("minutely"))[-1] == ("fired", 3, "1")
     last = made(app, "report")[-1]
     app.jobs.cancel(last.id, reason="skipped")
     assert app.jobs.attempts(last.id) == [], "the same reason given by a person makes no such record"
@@ -129,14 +130,14 @@ def test_overlap_queue_waits_for_the_running_one(app: App, store: Store) -> None
     app.schedules.add("minutely", "* * * * *", kind="report", overlap="queue", missed="all")
     at(app, MONDAY + MINUTE)
     at(app, MONDAY + timedelta(minutes=3, seconds=10))
-    assert told(app.schedules.history("minutely")) == [("fired", 1, "1"), ("waiting", 2, "1"), ("waiting", 3, "1")]
+    assert runs_of(app.schedules.history("minutely")) == [("fired", 1, "1"), ("waiting", 2, "1"), ("waiting", 3, "1")]
     assert at(app, MONDAY + timedelta(minutes=3, seconds=12)) == 1  # checks again while it still runs
     assert len(made(app, "report")) == 1
     for n, second in ((2, 20), (3, 30)):
         end_all(store)
         at(app, MONDAY + timedelta(minutes=3, seconds=second))
         assert len(made(app, "report")) == n
-    assert told(app.schedules.history("minutely")) == [("fired", 1, "1"), ("fired", 2, "1"), ("fired", 3, "1")]
+    assert runs_of(app.schedules.history("minutely")) == [("fired", 1, "1"), ("fired", 2, "1"), ("fired", 3, "1")]
     end_all(store)
     assert at(app, MONDAY + timedelta(minutes=3, seconds=40)) <= 1
     assert len(made(app, "report")) == 3
@@ -188,10 +189,10 @@ def test_schedule_that_cannot_fire_does_not_block_others(app: App, store: Store,
     def later(other: int) -> None: ...
 
     at(app, MONDAY + timedelta(hours=1))
-    assert told(app.schedules.history("valid")) == [("fired", 60, "1")]
-    assert told(app.schedules.history("unfit")) == [("failed", 60, "invalid_arguments")]
-    assert told(app.schedules.history("templated")) == [("failed", 60, "template_not_found")]
-    assert told(app.schedules.history("odd")) == [("failed", 60, "invalid_schedule")]
+    assert runs_of(app.schedules.history("valid")) == [("fired", 60, "1")]
+    assert runs_of(app.schedules.history("unfit")) == [("failed", 60, "invalid_arguments")]
+    assert runs_of(app.schedules.history("templated")) == [("failed", 60, "template_not_found")]
+    assert runs_of(app.schedules.history("odd")) == [("failed", 60, "invalid_schedule")]
     garbled = app.schedules.get("garbled")
     assert (garbled.problem, garbled.state) == ("invalid_schedule", "active")
     held = app.schedules.get("unserved")
@@ -200,7 +201,7 @@ def test_schedule_that_cannot_fire_does_not_block_others(app: App, store: Store,
     # As soon as a worker for every kind runs, its policy for missed times applies.
     open_lease(store, ttl=7200.0)
     at(app, MONDAY + timedelta(hours=1, seconds=31))
-    assert told(app.schedules.history("unserved")) == [("fired", 60, "1")]
+    assert runs_of(app.schedules.history("unserved")) == [("fired", 60, "1")]
     cured = app.schedules.get("unserved")
     assert cured.problem is None
 
@@ -219,7 +220,7 @@ def test_app_with_the_missing_kind_fires_it_at_once(app: App, store: Store) -> N
         assert attend(other) == 1
         (job,) = made(other, "elsewhere")
         assert job.queue == "theirs"
-    assert told(app.schedules.history("unserved")) == [("fired", 60, "1")]
+    assert runs_of(app.schedules.history("unserved")) == [("fired", 60, "1")]
 
 
 def test_kind_of_another_live_worker_is_left_to_it(app: App, store: Store) -> None:
@@ -242,7 +243,7 @@ def test_kind_of_an_http_worker_is_fired_by_any_app(app: App, store: Store) -> N
     set_time(app, MONDAY + timedelta(hours=1))
     store.run(store.leases.open("token node", 7200, "*", kinds=["elsewhere"]))
     attend(app)
-    assert told(app.schedules.history("theirs")) == [("fired", 60, "1")]
+    assert runs_of(app.schedules.history("theirs")) == [("fired", 60, "1")]
     held = app.schedules.get("unserved")
     assert held.problem == "unknown_kind"
 
@@ -252,9 +253,9 @@ def test_stale_decision_is_not_applied(app: App, store: Store) -> None:
     app.schedules.add("minutely", "* * * * *", kind="report")
     now = set_time(app, MONDAY + MINUTE)
     read = app.schedules.get("minutely")
-    decision = app._scheduler.decide(read, None, now, False)
-    again = app._scheduler.decide(read, None, now, False)
-    edited = app._scheduler.decide(read, None, now, False)
+    decision = scheduler_of(app).decide(read, None, now, False)
+    again = scheduler_of(app).decide(read, None, now, False)
+    edited = scheduler_of(app).decide(read, None, now, False)
     assert store.run(store.schedules.fire([decision], "*")) == 1
     assert store.run(store.schedules.fire([again], "*")) == 0
     app.schedules.edit("minutely", missed="all")
@@ -292,14 +293,14 @@ def test_crash_at_any_statement_leaves_all_or_nothing(app: App, store: Store) ->
     set_time(app, MONDAY + 2 * MINUTE)
     for statements in range(1, 200):
         try:
-            store.run(cut(app._scheduler.attend(app._store, "*"), statements))
+            store.run(cut(scheduler_of(app).attend(session_of(app).store, "*"), statements))
         except Died:
             assert app.jobs.list(limit=100) == []
             assert app.schedules.history("allow") == []
             continue
         break
     assert statements > 3
-    assert {name: told(app.schedules.history(name)) for name in ("allow", "skip", "queue")} == {
+    assert {name: runs_of(app.schedules.history(name)) for name in ("allow", "skip", "queue")} == {
         "allow": [("fired", 1, "1"), ("fired", 2, "1")],
         "skip": [("fired", 1, "1"), ("skipped", 2, "1")],
         "queue": [("fired", 1, "1"), ("waiting", 2, "1")],
@@ -315,7 +316,7 @@ def test_single_times_and_intervals(app: App) -> None:
     at(app, MONDAY + timedelta(hours=1, seconds=5))
     over = app.schedules.get("once")
     assert (over.state, over.next_fire_at) == ("ended", None)
-    assert told(app.schedules.history("once")) == [("fired", 60, "1")]
+    assert runs_of(app.schedules.history("once")) == [("fired", 60, "1")]
     often = app.schedules.get("often")
     assert often.next_fire_at == MONDAY + timedelta(seconds=90 * 41)
     with pytest.raises(InvalidSetting, match="schedule_over"):
@@ -336,7 +337,7 @@ def test_invalid_schedules_are_refused(app: App) -> None:
         ({}, "conflicting_options"),
     ):
         with pytest.raises(InvalidSetting, match=code):
-            app.schedules.add("bad", "@daily", **definition)
+            app.schedules.add("bad", "@daily", **definition)  # type: ignore[arg-type]
     with pytest.raises(InvalidArguments):
         app.schedules.add("bad", "@daily", kind="report", payload={"night": 1})
     with pytest.raises(NotFound, match="template_not_found"):

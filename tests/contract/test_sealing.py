@@ -157,10 +157,11 @@ def test_late_commit_is_sealed_in_a_later_block(postgres_url: str) -> None:
         assert (report.ok, report.events, seal(store)) == (True, 8, 0)
 
 
-def test_sealing_continues_after_a_move_to_another_server(postgres_url: str) -> None:
-    """Another server restarts its transaction ids: an old snapshot would treat all later events as already seen."""
+def test_database_restored_before_it_had_epochs_continues(postgres_url: str) -> None:
+    """Its server restarted the transaction ids: an old snapshot would treat all later events as already seen."""
     with closing(open_store(postgres_url)) as store, closing(psycopg.connect(postgres_url)) as raw:
         put(store, spec(), spec())
+        store.run(store.ledger.save_cursor("billing", "2;950000000000:950000000000:", None, "*"))
         seal(store)
         raw.execute("set search_path = holdfast")
         raw.execute("alter table seal disable trigger user")
@@ -168,12 +169,17 @@ def test_sealing_continues_after_a_move_to_another_server(postgres_url: str) -> 
         raw.execute("alter table event disable trigger user")
         raw.execute("update event set xid = xid + 800000000000")
         raw.execute("alter table event enable trigger user")
+        raw.execute("drop table ledger_epoch")
+        raw.execute("delete from migration where name = '0004_positions'")
         raw.commit()
-        put(store, spec(), spec(), spec())
+        store.migrate()
+        jobs = put(store, spec(), spec(), spec())
+        cursor = store.run(store.ledger.cursor("billing", "*"))
+        assert [event.job_id for event in store.run(store.ledger.read(cursor, 10, "*"))] == jobs
         assert seal(store) == 3
         put_one(store)
         assert [seal(store), seal(store)] == [1, 0]
-        assert newest(store).base == 2
+        assert verify(store).unsealed == 0
 
 
 def test_seals_cannot_be_changed_removed_or_forged(store: Store, by_hand: ByHand) -> None:

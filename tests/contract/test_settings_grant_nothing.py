@@ -81,7 +81,7 @@ FORBIDDEN = {
     "decide": "select holdfast.decide_approval((select approval from public.known), 'approve', 'ada')",
     "redrive": "select holdfast.redrive((select held from public.known))",
     "own a job": "insert into holdfast.owed values (gen_random_uuid())",
-    "call give_notice": "select holdfast.give_notice(null, 'asked', 0, now())",
+    "call enqueue_notice": "select holdfast.enqueue_notice(null, 'asked', 0, now())",
 }
 ONLY_EVERY_TENANT = {"see every tenant": "select count(*) from holdfast.job_state having count(distinct tenant) > 1"}
 

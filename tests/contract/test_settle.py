@@ -92,7 +92,7 @@ def test_retries_never_exceed_their_limit(store: Store) -> None:
     assert (stored.state, stored.attempt, stored.retries) == (State.DEAD_LETTER, 3, 2)
     assert stored.finished_at is not None
     assert types_of(store, job_id).count("retry") == 2
-    assert types_of(store, job_id)[-2:] == ["fail", "bury"]
+    assert types_of(store, job_id)[-2:] == ["fail", "dead_letter"]
     assert claim(store, open_lease(store)) == []
 
 
@@ -116,7 +116,7 @@ def test_final_failure_becomes_a_dead_letter_at_once(store: Store) -> None:
     stored = job(store, job_id)
     assert (stored.state, stored.retries, stored.finished_at) == (State.DEAD_LETTER, 0, now)
     assert (stored.error_code, stored.error_message) == ("broken", "it broke for good")
-    assert types_of(store, job_id) == ["enqueue", "take", "fail", "bury"]
+    assert types_of(store, job_id) == ["enqueue", "take", "fail", "dead_letter"]
 
 
 @pytest.mark.req("CX-13")

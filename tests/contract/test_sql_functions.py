@@ -107,6 +107,43 @@ def test_refused_enqueue_returns_a_reason(shell: Shell) -> None:
     assert (orphan["id"], orphan["refused"], orphan["reason"]) == (None, True, "parent_not_found")
 
 
+def test_plain_job_equals_one_that_was_checked(shell: Shell) -> None:
+    """A plain job is inserted at once; any other argument takes the way of all others, with the same rows."""
+    plain = shell.fetch("select * from holdfast.enqueue('k', '{\"n\": 1}', priority => 7)")
+    checked = shell.fetch("select * from holdfast.enqueue('k', '{\"n\": 1}', priority => 7, backoff => '{}')")
+    assert {**plain, "id": None} == {**checked, "id": None}
+    differs = {"id", "job_id", "position", "created_at", "backoff", "seq", "xid", "at", "hash"}
+    with psycopg.connect(shell.store.url, row_factory=dict_row) as connection:
+        connection.execute("set holdfast.tenant = 'default'")
+        for table, key in (("job", "id"), ("job_state", "id"), ("event", "job_id")):
+            one, other = (
+                connection.execute(f"select * from holdfast.{table} where {key} = %s", [answer["id"]]).fetchall()
+                for answer in (plain, checked)
+            )
+            assert len(one) == len(other) == 1
+            for row in (*one, *other):
+                for name in differs & row.keys():
+                    row[name] = None
+            assert one == other, table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [("null", "broken_invariant"), ("''", "broken_invariant"), ("'k', enqueued_by => ''", "broken_invariant")],
+)
+def test_missing_facts_are_refused_as_a_row(shell: Shell, arguments: str, reason: str) -> None:
+    answer = shell.fetch(f"select * from holdfast.enqueue({arguments})")
+    assert (answer["id"], answer["created"], answer["refused"], answer["reason"]) == (None, False, True, reason)
+
+
+def test_null_queue_and_payload_are_the_defaults(shell: Shell) -> None:
+    answer = shell.fetch(
+        "select * from holdfast.enqueue('k', null, queue => null, priority => null, source_system => null)"
+    )
+    stored = job(shell.store, str(answer["id"]))
+    assert (stored.queue, stored.priority, stored.payload, stored.source_system) == ("default", 0, {}, "sql")
+
+
 def test_enqueue_accepts_every_option(shell: Shell) -> None:
     parent = shell.enqueue()
     answer = shell.fetch(
@@ -151,8 +188,8 @@ def test_fail_retries_by_the_jobs_policy_until_dead_letter(shell: Shell) -> None
         forward(shell.store, seconds)
         assert shell.fetch("select holdfast.promote_due() as n")["n"] == 1
     claimed = shell.claim()
-    buried = shell.fetch("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
-    assert (buried["state"], buried["refused"]) == ("dead_letter", False)
+    dead = shell.fetch("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
+    assert (dead["state"], dead["refused"]) == ("dead_letter", False)
 
 
 @pytest.mark.req("CX-9")
@@ -306,7 +343,7 @@ def test_sql_reasons_are_the_codes_of_python(shell: Shell) -> None:
 
 @pytest.mark.req("DP-6")
 def test_claim_is_refused_for_unregistered_executors(shell: Shell) -> None:
-    shell.fetch("select holdfast.add_executor('reports')")
+    shell.fetch("select holdfast.set_executor('reports')")
     shell.enqueue()
     refused = shell.claim()
     assert (refused["refused"], refused["reason"], refused["id"]) == (True, "executor_refused", None)

@@ -117,9 +117,9 @@ def test_sql_legal_transitions_equal_python(sql: PostgresByHand) -> None:
 
 
 # What distinguishes event types between the same two states.
-CODES = {"lapse": "worker_lost", "crash": "process_died", "expire": "approval_expired"}
+CODES = {"lease_expired": "worker_lost", "crash": "process_died", "expire": "approval_expired"}
 NOTES = {
-    "lapse": '{"reason": "lease_lapsed"}',
+    "lease_expired": '{"reason": "lease_expired"}',
     "reschedule": '{"rescheduled": "now"}',
     "move": '{"moved": {"to": "first"}}',
     "replace": '{"replaced": {"old": "a", "new": "b"}}',
@@ -156,12 +156,12 @@ def test_quick_check_of_facts_misses_no_broken_rule(sql: PostgresByHand) -> None
             select k.n, q.n, t.n, 'app', 'app', 4::smallint, 3::smallint from name k, name q, name t
             union all select 'kind', 'queue', 'default', b.n, s.n, 4::smallint, 3::smallint from name b, name s
             union all select 'kind', 'queue', 'default', 'app', 'app', r.n, c.n from number r, number c
-        ), judged as (
+        ), checked as (
             select odd_fact(kind, queue, tenant, by, source, retries, crashes) as odd,
                    broken_fact(kind, queue, tenant, by, source, retries, crashes, null, null, null) as broken from facts
         )
         select count(*), count(*) filter (where odd is not true and broken is not null),
-               count(*) filter (where odd is false) from judged""",
+               count(*) filter (where odd is false) from checked""",
         {"names": NAMES, "numbers": NUMBERS},
     )
     assert (seen, overlooked) == (len(NAMES) ** 3 + len(NAMES) ** 2 + len(NUMBERS) ** 2, 0)

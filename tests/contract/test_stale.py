@@ -58,17 +58,17 @@ def settled(store: Store) -> Claim:
     return claimed
 
 
-def reaped(store: Store) -> Claim:
+def recovered(store: Store) -> Claim:
     """The job waits for another worker."""
     claimed = take(store)
     forward(store, 60)
-    assert store.run(store.leases.reap()).crashed == 1
+    assert store.run(store.leases.recover()).crashed == 1
     return claimed
 
 
 def taken_over(store: Store) -> Claim:
     """The job is claimed by another worker."""
-    claimed = reaped(store)
+    claimed = recovered(store)
     store.run(store.leases.promote())
     assert take(store).id == claimed.id
     return claimed
@@ -82,7 +82,7 @@ def only_held(store: Store) -> Claim:
 STALE: dict[str, Callable[[Store], Claim]] = {
     "cancelled meanwhile": cancelled,
     "settled already": settled,
-    "reaped": reaped,
+    "recovered": recovered,
     "taken over": taken_over,
     "leased, not started": only_held,
     "an older attempt": lambda store: dataclasses.replace(take(store), attempt=0),
@@ -103,7 +103,7 @@ def test_stale_settlement_is_reported_and_writes_nothing(store: Store, by_hand: 
         assert by_hand.contents() == before, name
 
 
-@pytest.mark.parametrize("how", [how for how in STALE if how not in ("reaped", "taken over")])
+@pytest.mark.parametrize("how", [how for how in STALE if how not in ("recovered", "taken over")])
 def test_stale_settlement_does_not_affect_its_batch(store: Store, how: str) -> None:
     put_one(store, priority=9)
     stale = STALE[how](store)
@@ -198,7 +198,7 @@ def _zombie_calls(store: Store, old: Claim) -> dict[str, Callable[[], Any]]:
 
 
 @pytest.mark.req("DP-8", "SC-5")
-@pytest.mark.parametrize("how", ["reaped", "taken over"])
+@pytest.mark.parametrize("how", ["recovered", "taken over"])
 def test_every_operation_refuses_an_old_lease_token(store: Store, by_hand: ByHand, how: str) -> None:
     put_one(store)
     old = STALE[how](store)

@@ -12,7 +12,7 @@ from holdfast.features.assembly import Store
 from holdfast.features.audit import store as audit
 from holdfast.features.audit.store import EventFilter
 from holdfast.features.health import snapshot as reads
-from holdfast.features.health.statistics import QueuePulse
+from holdfast.features.health.statistics import QueueStatus
 from holdfast.stores.requests import ClaimRequest
 from tests.support.features import share
 from tests.support.stores import forward, put, spec, take
@@ -22,7 +22,7 @@ LATER = datetime(2100, 1, 1, tzinfo=UTC)
 pytestmark = pytest.mark.req("JF-16", "DP-19")
 
 
-def queues(store: Store, tenant: str) -> dict[str, QueuePulse]:
+def queues(store: Store, tenant: str) -> dict[str, QueueStatus]:
     return {each.queue: each for each in store.run(store.health.statistics(tenant)).queues}
 
 
@@ -115,18 +115,18 @@ def test_recent_events_are_read_backwards_in_bounded_pages(store: Store, monkeyp
 
 
 @pytest.mark.parametrize("tenant", ["default", "*"])
-def test_worker_standings_equal_the_statistics(store: Store, tenant: str) -> None:
+def test_listed_workers_equal_the_statistics(store: Store, tenant: str) -> None:
     put(store, spec(queue="mail"), spec(queue="mail", run_at=LATER), spec(queue="other"))
     store.run(store.leases.open("host-1", 30.0, "*", "crew", ["mail.send"], ["mail"], 4))
-    statistics, standings = store.run(store.health.statistics(tenant)), store.run(store.health.workers(tenant))
-    assert [(each.queue, each.waiting, each.scheduled) for each in standings.queues] == [
+    statistics, current = store.run(store.health.statistics(tenant)), store.run(store.health.workers(tenant))
+    assert [(each.queue, each.waiting, each.scheduled) for each in current.queues] == [
         ("mail", 1, 1),
         ("other", 1, 0),
     ]
-    assert [replace(each, oldest_age_s=None) for each in standings.queues] == [
+    assert [replace(each, oldest_age_s=None) for each in current.queues] == [
         replace(each, oldest_age_s=None) for each in statistics.queues
     ]
-    assert (standings.workers, standings.capped) == (statistics.workers, statistics.capped)
+    assert (current.workers, current.capped) == (statistics.workers, statistics.capped)
 
 
 def test_young_queue_has_an_age(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

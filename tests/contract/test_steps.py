@@ -125,14 +125,14 @@ def _cancelled(store: Store, held: Claim) -> None:
 
 def _taken_over(store: Store, held: Claim) -> None:
     forward(store, 60)
-    store.run(store.leases.reap())
+    store.run(store.leases.recover())
     store.run(store.leases.promote())
     assert take(store, queues=[held.queue]).id == held.id
 
 
 def _swept(store: Store, held: Claim) -> None:
     store.run(store.leases.end(held.lease, "closed", "*"))
-    assert store.run(store.leases.reap()).crashed == 1
+    assert store.run(store.leases.recover()).crashed == 1
 
 
 CHANGES: dict[str, Callable[[Store, Claim], object]] = {
@@ -276,7 +276,7 @@ def test_steps_survive_crashes_and_retries(store: Store) -> None:
     job_id, held = running(store)
     save(store, held, entry(1, '"by the first"'))
     forward(store, 60)
-    store.run(store.leases.reap())
+    store.run(store.leases.recover())
     store.run(store.leases.promote())
     again = take(store, queues=[held.queue])
     save(store, again, entry(2, '"by the second"'))

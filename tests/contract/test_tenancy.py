@@ -145,9 +145,9 @@ def test_maintenance_of_one_tenant_leaves_others_alone(store: Store, by_hand: By
     before = by_hand.contents()
     assert store.run(store.leases.promote(100, MINE)) == 0
     assert store.run(store.leases.expire(100, MINE)) == 0
-    assert store.run(store.leases.reap(100, MINE)) == Sweep(0, 0, 0)
+    assert store.run(store.leases.recover(100, MINE)) == Sweep(0, 0, 0)
     assert by_hand.contents() == before
-    assert store.run(store.leases.reap(100, THEIRS)) == Sweep(1, 0, 1)
+    assert store.run(store.leases.recover(100, THEIRS)) == Sweep(1, 0, 1)
 
 
 def test_keys_and_cursors_are_per_tenant(store: Store) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, HoldfastError
+from holdfast.app.internals import kinds_of
 from holdfast.errors import InvalidSetting
 from holdfast.features.assembly import Store
 from tests.support.direct_sql import ByHand
@@ -37,6 +38,8 @@ CALLS = {
     "note_webhook_delivery": "id => uuid7(), webhook => uuid7(), message => 'm', type => 't', job => uuid7(),"
     " attempt => 1, status => 200, error_code => null, duration_ms => 1, excerpt => null",
     "open_lease": "holder => 'h'",
+    "open_worker": "holder => 'h', name => 'w', for_tenant => null, kinds => null, queues => null, slots => 1,"
+    " version => null, app_version => null, code => null, pins => null",
     "open_session": "token_hash => repeat('a', 64), id => uuid7(), hash => repeat('b', 64), prefix => 'hfs_'",
     "pause": "scope => 'queue', name => 'q', reason => 'r'",
     "redrive": "job => uuid7()",
@@ -60,9 +63,9 @@ LARGEST = datetime.max.replace(tzinfo=timezone(-timedelta(minutes=1)))
 ENTRY_POINTS: dict[str, Callable[[App, datetime], Any]] = {
     "run_at": lambda app, at: app.enqueue("work", run_at=at),
     "deadline": lambda app, at: app.enqueue("work", deadline=at),
-    "using": lambda app, at: app._kinds["work"].kind.using(deadline=at).enqueue(),
+    "using": lambda app, at: kinds_of(app)["work"].kind.using(deadline=at).enqueue(),
     "many": lambda app, at: app.enqueue_many([app.prepare("work", run_at=at)]),
-    "workflow": lambda app, at: app.workflow("w").add(app._kinds["work"].kind.using(deadline=at)),
+    "workflow": lambda app, at: app.workflow("w").add(kinds_of(app)["work"].kind.using(deadline=at)),
     "reschedule": lambda app, at: app.jobs.reschedule(app.enqueue("work").id, at=at),
     "handle": lambda app, at: app.enqueue("work").reschedule(at=at),
     "pause": lambda app, at: app.pauses.set(queue="q", reason="r", until=at),
@@ -72,7 +75,7 @@ ENTRY_POINTS: dict[str, Callable[[App, datetime], Any]] = {
     "groups": lambda app, at: app.dead_letters.groups(since=at),
     "repository": lambda app, at: app.repository().enqueue("work", run_at=at),
     "operation": lambda app, at: app.operations.start("cancel", since=at),
-    "template": lambda app, at: app.templates.set("t", "work", run_at=at),
+    "template": lambda app, at: app.templates.set("t", "work", run_at=at),  # type: ignore[call-arg]
 }
 
 

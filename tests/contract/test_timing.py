@@ -98,7 +98,7 @@ def test_due_retry_writes_an_event(store: Store) -> None:
     assert promote(store) == 1
     due = history(store, job_id)[-1]
     assert (due.type, due.from_state, due.to_state) == ("due", State.RETRY_WAITING, State.QUEUED)
-    assert due.actor == "promoter"
+    assert due.actor == "maintenance"
     assert claimable(store) == [job_id]
 
 

@@ -137,9 +137,9 @@ def hiding(statement: str) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_no_attack_succeeds_by_hiding_rows_from_its_judge(owned_postgres_url: str) -> None:
+def test_no_attack_succeeds_by_hiding_rows_from_its_guard(owned_postgres_url: str) -> None:
     """The test above changes all rows of a table at once, so the refusal of any row is enough for it. Here each
-    statement changes the rows of one attack, whose own judge has to refuse it."""
+    statement changes the rows of one attack, whose own guard has to refuse it."""
     with closing(open_store(owned_postgres_url)) as store, closing(PostgresByHand(owned_postgres_url)) as owner:
         names, untouched = _populate(store, owner), owner.picture()
         tried, let_through = 0, list[str]()

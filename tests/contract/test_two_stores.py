@@ -66,7 +66,7 @@ def test_lease_is_valid_in_the_other_store(store: Store, other: Store) -> None:
     lease = open_lease(store)
     assert len(claim(other, lease)) == 1
     assert other.run(other.leases.end(lease, "closed", "*"))
-    assert store.run(store.leases.reap()).crashed == 1
+    assert store.run(store.leases.recover()).crashed == 1
 
 
 @pytest.mark.req("CX-12")

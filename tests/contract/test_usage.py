@@ -67,7 +67,7 @@ def some_of_everything(store: Store) -> None:
     lease = open_lease(store, ttl=10)
     assert claim(store, lease)
     forward(store, 30)
-    store.run(store.leases.reap())
+    store.run(store.leases.recover())
     store.run(store.jobs.operate("cancel", [lost], None, "ada", "default"))
     put_one(store, "mail", deadline_at=store.run(store.clock.now()) + timedelta(seconds=1))
     forward(store, 30)

@@ -33,7 +33,7 @@ def test_each_event_makes_one_delivery_and_deliveries_none(store: Store) -> None
     tell(store, "order.paid")
     assert (feed_all(store, ledger), feed_all(store, application)) == (1, 1)
     first, second = made_of(store, WEBHOOK_KIND)
-    assert (first.payload["webhook"], first.payload["event"]["name"]) == ("ops", "job.bury")
+    assert (first.payload["webhook"], first.payload["event"]["name"]) == ("ops", "job.dead_letter")
     assert second.payload["event"]["name"] == "order.paid"
     webhook(store, "all", wants=["job.*"])
     settle(store, claim(store, open_lease(store), 2), FINAL)  # failed deliveries make no further deliveries

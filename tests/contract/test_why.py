@@ -13,7 +13,8 @@ from holdfast.engine.states import State
 from holdfast.errors import NotFound
 from holdfast.features.agents.model import MAX_AHEAD, Definition
 from holdfast.features.assembly import Store
-from holdfast.features.jobs.views import Why, story, view, why
+from holdfast.features.jobs.model import Why
+from holdfast.features.jobs.store import story, view, why
 from holdfast.features.jobs.why import REASONS
 from holdfast.features.jobs.why_reasons import Reason
 from holdfast.stores.requests import Reschedule
@@ -174,14 +175,14 @@ def test_reasons_of_claimed_jobs(store: Store) -> None:
     assert "worker-7 has claimed it and not started it" in only(store, waiting, "leased").says
     forward(store, 40)
     for job_id, then in ((running, "taken up again"), (waiting, "queued again")):
-        assert codes(store, job_id) == ["lease_lapsed", "no_worker"]
-        gone = reason(store, job_id, "lease_lapsed")
+        assert codes(store, job_id) == ["lease_expired", "no_worker"]
+        gone = reason(store, job_id, "lease_expired")
         assert "that worker is gone" in gone.says
         assert gone.change == f"A worker frees it, and it is {then}."
     serve(store)
     for job_id in (running, waiting):
-        assert "The next sweep of a worker frees it" in (only(store, job_id, "lease_lapsed").change or "")
-    store.run(store.leases.reap())
+        assert "The next sweep of a worker frees it" in (only(store, job_id, "lease_expired").change or "")
+    store.run(store.leases.recover())
     assert "worker_lost" in reason(store, running, "retry_waiting").says
 
 
@@ -275,7 +276,7 @@ def test_reasons_of_jobs_without_a_worker(store: Store) -> None:
     assert "none has a handler for mail.send" in only(store, job_id, "no_worker_for_kind").says
     lease = serve(store, slots=1)
     assert codes(store, job_id) == ["next"]
-    store.run(store.executors.add("gpu", "executor", "ada"))
+    store.run(store.executors.set("gpu", "executor", "ada"))
     assert "labels that may not execute (worker)" in reason(store, job_id, "executor_refused").says
     store.run(store.executors.remove("gpu"))
     claim(store, lease)

@@ -87,7 +87,7 @@ def test_concurrent_stops_cancels_and_ends_stay_consistent(store: Store, others:
 def assert_sound(graph: Graph) -> None:
     """Held jobs have not started."""
     for node in graph.nodes:
-        if node.standing == "skipped":
+        if node.status == "skipped":
             assert node.state in (State.QUEUED, State.RETRY_WAITING, State.CANCELLED)
 
 
@@ -107,4 +107,4 @@ def test_retry_written_while_the_workflow_stops_is_held(store: Store, others: li
             stopping = pool.submit(settle, others[0], [fails], FINAL)
             wait([stopping], timeout=0.5)  # it waits for the open transaction, or is done
         assert stopping.result(timeout=30) == []
-    assert flow.stands() == {"fails": "dead", "again": "skipped"}
+    assert flow.statuses() == {"fails": "dead", "again": "skipped"}

@@ -57,7 +57,7 @@ def test_retried_parent_releases_no_child(store: Store) -> None:
     flow.start()
     flow.run(outcome=BROKEN)
     assert state_of(store, flow.ids["a"]) is State.RETRY_WAITING
-    assert flow.stands() == {"a": "open", "b": "open"}
+    assert flow.statuses() == {"a": "open", "b": "open"}
     assert flow.run() == []
     forward(store, 3600)
     assert store.run(store.leases.promote()) == 1
@@ -71,7 +71,7 @@ def test_skip_holds_back_only_jobs_behind_the_failure(store: Store) -> None:
     )
     flow.start()
     assert flow.run("a", outcome=FINAL) == ["a"]
-    assert flow.stands() == {"a": "dead", "x": "open", "b": "skipped", "c": "skipped", "y": "open", "z": "open"}
+    assert flow.statuses() == {"a": "dead", "x": "open", "b": "skipped", "c": "skipped", "y": "open", "z": "open"}
     assert flow.run_all() == [["x"], ["y"], ["z"]]
     assert flow.status == "partially_failed"
     # Jobs behind a dead letter wait, because it may be redriven.
@@ -92,18 +92,18 @@ def test_stop_holds_back_waiting_jobs_and_lets_running_ones_end(store: Store) ->
     flow.start()
     running = claim(store, open_lease(store), 9, kinds=("do.x", "do.r"))
     assert flow.run("a", outcome=FINAL) == ["a"]
-    stands = {"a": "dead", "b": "skipped", "x": "open", "y": "skipped", "r": "open", "w": "skipped"}
-    assert flow.stands() == stands
+    statuses = {"a": "dead", "b": "skipped", "x": "open", "y": "skipped", "r": "open", "w": "skipped"}
+    assert flow.statuses() == statuses
     assert flow.run() == []
     x, r = sorted(running, key=lambda each: each.kind != "do.x")
     settle(store, [x])
     settle(store, [r], BROKEN)  # its retry is held like the waiting jobs
-    assert flow.stands() == stands | {"x": "succeeded", "r": "skipped"}
+    assert flow.statuses() == statuses | {"x": "succeeded", "r": "skipped"}
     assert flow.status == "failed"
     forward(store, 3600)
     assert store.run(store.leases.promote()) == 0
     store.run(store.jobs.operate("redrive", [flow.ids["a"]], None, "ada", TENANT))  # also resumes the workflow
-    assert flow.stands() == {"a": "open", "b": "open", "x": "succeeded", "y": "open", "r": "open", "w": "open"}
+    assert flow.statuses() == {"a": "open", "b": "open", "x": "succeeded", "y": "open", "r": "open", "w": "open"}
     store.run(store.leases.promote())
     assert flow.run_all() == [["a", "r", "w", "y"], ["b"]]
     assert flow.status == "succeeded"
@@ -115,7 +115,7 @@ def test_jobs_behind_a_permanent_failure_are_cancelled(store: Store) -> None:
     flow.start()
     forward(store, 1)
     assert store.run(store.leases.expire()) == 1  # failed permanently: it cannot be redriven
-    assert flow.stands() == {"j0": "failed"} | {f"j{n}": "skipped" for n in range(1, 40)}
+    assert flow.statuses() == {"j0": "failed"} | {f"j{n}": "skipped" for n in range(1, 40)}
     assert state_of(store, flow.ids["j39"]) is State.CANCELLED
     assert flow.status == "failed"
     dead = Flow(store, {"a": "", "b": "a"})
@@ -124,7 +124,7 @@ def test_jobs_behind_a_permanent_failure_are_cancelled(store: Store) -> None:
     assert state_of(store, dead.ids["b"]) is State.QUEUED
     store.run(store.jobs.operate("discard", [dead.ids["a"]], "no use", "ada", TENANT))
     assert state_of(store, dead.ids["b"]) is State.CANCELLED
-    assert (dead.stands(), dead.status) == ({"a": "cancelled", "b": "skipped"}, "cancelled")
+    assert (dead.statuses(), dead.status) == ({"a": "cancelled", "b": "skipped"}, "cancelled")
 
 
 def test_discard_returns_the_states_afterwards(store: Store) -> None:
@@ -143,7 +143,7 @@ def test_cancelled_skipped_job_is_not_resumed(store: Store) -> None:
     flow.run("a", outcome=FINAL)
     store.run(store.jobs.operate("cancel", [flow.ids["b"]], None, "ada", TENANT))
     store.run(store.workflows.resume(flow.id, None, "ada", TENANT))
-    assert flow.stands() == {"a": "open", "b": "skipped", "c": "skipped", "d": "open"}
+    assert flow.statuses() == {"a": "open", "b": "skipped", "c": "skipped", "d": "open"}
     assert flow.run_all() == [["a"], ["d"]]
     assert (flow.status, state_of(store, flow.ids["c"])) == ("cancelled", State.CANCELLED)
 
@@ -200,7 +200,7 @@ def test_jobs_can_be_added_until_the_workflow_is_over(store: Store) -> None:
     failing.start()
     failing.run("a", outcome=FINAL)
     assert failing.add({"b": "a", "c": "b", "d": "c"}, {"c>d": "continue"}).created
-    assert failing.stands() == {"a": "dead", "z": "open", "b": "skipped", "c": "skipped", "d": "open"}
+    assert failing.statuses() == {"a": "dead", "z": "open", "b": "skipped", "c": "skipped", "d": "open"}
     failing.ids["stranger"] = stranger
     with pytest.raises(HoldfastError) as unknown:
         failing.add({"e": "stranger"})
@@ -219,13 +219,13 @@ def test_ends_by_hand_release_children(store: Store, by_hand: ByHand) -> None:
         " finished_at = (select now from present) where id = :id",
         {"id": first.id},
     )
-    assert flow.stands()["a"] == "succeeded"
+    assert flow.statuses()["a"] == "succeeded"
     by_hand.execute(
         "update job_state set state = 'failed', finished_at = (select now from present), error_code = 'x',"
         " error_message = 'x' where id = :id",
         {"id": flow.ids["b"]},
     )
-    assert flow.stands() == {"a": "succeeded", "b": "failed", "c": "open", "x": "open"}
+    assert flow.statuses() == {"a": "succeeded", "b": "failed", "c": "open", "x": "open"}
     assert flow.run_all() == [["c"], ["x"]]
     assert flow.status == "partially_failed"
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field
 
 from holdfast import App, Context, Retry
+from holdfast.app.internals import kinds_of
 from tests.support.workers import work_off
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ def declare(app: App) -> None:
 
 def play(app: App) -> Scene:
     declare(app)
-    kinds = app._kinds
+    kinds = kinds_of(app)
     job = kinds["pay"].kind.enqueue()
     dead = kinds["broken"].kind.enqueue(HOSTILE)
     kinds["broken"].kind.enqueue(HOSTILE)

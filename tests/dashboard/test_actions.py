@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from holdfast import App, PayloadPolicy, Retry, State, SyncContext
+from holdfast.app.internals import kinds_of, session_of
 from holdfast.errors import NotFound
 from holdfast.features.audit import pages as audit
 from holdfast.features.tokens.model import Scope
@@ -124,8 +125,8 @@ async def test_schedule_is_previewed_before_it_is_saved(app: App, http: httpx2.A
 async def test_workflow_is_cancelled_and_resumed(app: App, http: httpx2.AsyncClient) -> None:
     declare(app)
     flow = app.workflow("publish")
-    first = flow.add(app._kinds["broken"].kind, "bad", name="first")
-    flow.add(app._kinds["part"].kind, 2, after=first, name="then")
+    first = flow.add(kinds_of(app)["broken"].kind, "bad", name="first")
+    flow.add(kinds_of(app)["part"].kind, 2, after=first, name="then")
     id_ = flow.start().id
     await asyncio.to_thread(work_off, app)
     page = await http.get(f"/workflows/{id_}")
@@ -146,14 +147,14 @@ async def test_tenant_user_pauses_only_their_tenant(app: App, http: httpx2.Async
         assert (await acme.post("/pause", data=what | {"reason": ""})).status_code == 422
         assert (await acme.post("/pause", data=what | {"whose": "all"})).status_code == 403
         assert (await acme.post("/pause?tenant=default", data=what)).status_code == 303
-        ((pause),) = app._session.run(app._session.store.pauses.list("*"))
+        ((pause),) = session_of(app).run(session_of(app).store.pauses.list("*"))
         assert (pause.tenant, pause.scope, pause.name) == ("acme", "queue", "mail")
         assert pause.until is not None
         assert "SMTP is down" in (await acme.get("/queues")).text
         assert "SMTP is down" not in (await http.get("/queues")).text
         everything = await acme.post("/pause", data={"what": "everything", "reason": "stop", "confirmed": "yes"})
         assert everything.status_code == 303
-        assert {row.what for row in app._session.run(app._session.store.pauses.list("*"))} == {
+        assert {row.what for row in session_of(app).run(session_of(app).store.pauses.list("*"))} == {
             "everything of tenant acme",
             "queue mail of tenant acme",
         }
@@ -204,7 +205,7 @@ async def test_audit_trail_is_filtered_and_verified(app: App, http: httpx2.Async
     listed = await http.get("/audit?subject=limit&actor=tester")
     assert "mail</td>" in "".join(listed.text.split())
     assert "No matching entries" in (await http.get("/audit?actor=nobody")).text
-    dead = await http.get("/audit?show=events&type=bury&subject=broken")
+    dead = await http.get("/audit?show=events&type=dead_letter&subject=broken")
     assert dead.text.count("dead letter</span>") == 2
     for wrong in ("since=yesterday", "since=0001-01-01", "before=0", "before=1e9", "before=" + "9" * 30):
         assert (await http.get(f"/audit?{wrong}")).status_code == 422, wrong
@@ -223,7 +224,7 @@ async def test_audit_trail_is_filtered_and_verified(app: App, http: httpx2.Async
 
 
 async def test_restricted_data_is_on_no_page(app: App, http: httpx2.AsyncClient) -> None:
-    @app.job("secretly", retry=Retry(max_attempts=1), rules=PayloadPolicy(restricted=True))
+    @app.job("secretly", retry=Retry(max_attempts=1), payload_rules=PayloadPolicy(restricted=True))
     async def secretly(pin: str) -> None:
         raise ValueError("no")
 
@@ -250,7 +251,7 @@ async def test_restricted_data_is_on_no_page(app: App, http: httpx2.AsyncClient)
         assert (shown.status_code, "canary-4711" in shown.text) == (200, False), page
     form = {"timing": "@weekly", "kind": "secretly", "payload": "", "do": "save"}
     assert (await http.post("/schedules/nightly", data=form)).status_code == 303
-    stored = the(app._session.run(app._session.store.schedules.get("nightly", "default")))
+    stored = the(session_of(app).run(session_of(app).store.schedules.get("nightly", "default")))
     assert stored.payload == {"pin": "canary-4711"}, "an empty field keeps the payload"
 
 
@@ -362,8 +363,8 @@ async def test_hostile_text_on_webhook_pages_is_not_markup(app: App, http: httpx
             duration_ms=5,
             **fields,  # type: ignore[arg-type]
         )
-        assert app._session.run(app._session.store.webhooks.note_delivery(entry, "default"))
-        with app._session.serving("default", f"by {words}".replace("\u202e", "").replace("\u2066", "")[:100]):
+        assert session_of(app).run(session_of(app).store.webhooks.note_delivery(entry, "default"))
+        with session_of(app).serving("default", f"by {words}".replace("\u202e", "").replace("\u2066", "")[:100]):
             app.webhooks.disable(name, reason=words)
 
     await asyncio.to_thread(furnish, "plain", "harmless words")
@@ -393,9 +394,9 @@ async def test_user_of_every_tenant_names_the_tenant_of_an_action(app: App) -> N
         assert "/schedules?tenant=acme" in (await every.get("/schedules")).text
     async with client_of(app, role="admin", tenant="acme") as acme:
         assert (await acme.post("/schedules/same?tenant=globex", data={"do": "run"})).status_code == 303
-    states = {(row.tenant, row.state) for row in app._session.run(app._session.store.schedules.list("*"))}
+    states = {(row.tenant, row.state) for row in session_of(app).run(session_of(app).store.schedules.list("*"))}
     assert states == {("acme", "active"), ("globex", "paused")}
-    every_job = app._session.run(app._session.store.jobs.list(JobFilter(tenant="*")))
+    every_job = session_of(app).run(session_of(app).store.jobs.list(JobFilter(tenant="*")))
     assert [(job.tenant, job.enqueued_by) for job in every_job] == [("acme", "schedule same")]
 
 

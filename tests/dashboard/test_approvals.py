@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import kinds_of, session_of
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
 from tests.api.conftest import ServiceClient, client_of
@@ -52,7 +53,7 @@ async def test_approver_decides_with_the_form_of_the_request(app: App, scene: Sc
     assert (vote.person, vote.how, vote.comment) == ("a approver", "dashboard", "go ahead")
     assert vote.data == {"limit": 7, "reason": "fine", "urgent": True}
     await asyncio.to_thread(work_off, app)
-    assert the(app._session.run(app._session.store.jobs.result(scene.job, "default"))).value == 7
+    assert the(session_of(app).run(session_of(app).store.jobs.result(scene.job, "default"))).value == 7
 
 
 async def test_requester_is_told_that_they_cannot_decide(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
@@ -73,7 +74,7 @@ async def test_the_page_names_you_and_the_people_who_may_decide(app: App) -> Non
     path = f"/approvals/{approval.id}"
     async with client_of(app) as http:
         page = (await http.get(path)).text
-        assert f"You cannot decide this: only ada and bob may decide, and you are {app._session.actor}." in page
+        assert f"You cannot decide this: only ada and bob may decide, and you are {session_of(app).actor}." in page
         assert "only ada and bob may decide" in (await http.get("/approvals")).text
     async with ServiceClient(make_service(app, authenticate=at_this_machine(app, "ada"))) as http:
         page = (await http.get(path)).text
@@ -127,7 +128,7 @@ async def test_invalid_token_shows_and_decides_nothing(app: App, anonymous: http
             ):
                 assert answer.status_code in (404, 405), credential
                 assert "onerror" not in answer.text, "the question is not shown"
-        app._session.run(app._session.store.clock.set(timedelta(minutes=1), None))
+        session_of(app).run(session_of(app).store.clock.set(timedelta(minutes=1), None))
         refused = await anonymous.post(f"/decide/{late}", data=FILLED | {"verdict": "approve"})
         assert (refused.status_code, "token_expired" in refused.text) == (410, True)
     assert app.approvals.get(scene.approval).votes == []
@@ -136,7 +137,7 @@ async def test_invalid_token_shows_and_decides_nothing(app: App, anonymous: http
 async def test_link_works_for_its_tenant_only(app: App, anonymous: httpx2.AsyncClient) -> None:
     declare(app)
     with app.tenant("acme"):
-        app._kinds["pay"].kind.enqueue()
+        kinds_of(app)["pay"].kind.enqueue()
         await asyncio.to_thread(work_off, app)
         (approval,) = app.approvals.list()
         token = app.approvals.issue_token(approval.id)

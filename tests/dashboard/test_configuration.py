@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.engine.job import worker_holder
 from tests.api.conftest import client_of
 from tests.dashboard.scene import HOSTILE, NAME, declare, is_inert
@@ -55,8 +56,8 @@ async def test_queues_are_listed_when_empty_and_paused_and_limited_from_their_ro
 
 
 async def test_worker_is_drained_from_its_row(app: App, http: httpx2.AsyncClient) -> None:
-    app._session.make_ready()
-    run, leases = app._session.run, app._session.store.leases
+    session_of(app).make_ready()
+    run, leases = session_of(app).run, session_of(app).store.leases
     mine, shared = (worker_holder(new_id(), "host-7", pid) for pid in (1, 2))
     own = run(leases.open(mine, 30, "acme", "worker", (), ("default",), 4, "9.9")).id
     shared_lease = run(leases.open(shared, 30, "*")).id
@@ -104,7 +105,7 @@ async def test_configuration_is_listed_and_changed(app: App, http: httpx2.AsyncC
         "/agents": ("planner", "disabled"),
         "/executors": ("gpu",),
         "/connectors": ("a.example, b.example", "disabled"),
-        "/payload-rules": ("restricted", "1,024 bytes"),
+        "/payload-rules": ("restricted", "payload up to 1 KB"),
         "/retention": ("succeeded", "30 d"),
         "/subscriptions": ("order.*", "paused", "ledger-reader"),
         "/templates": ("once", "version"),
@@ -139,7 +140,7 @@ async def test_configuration_is_listed_and_changed(app: App, http: httpx2.AsyncC
     assert await post(http, "/subscriptions", name="x", do="nothing") == 422
     left = (app.executors, app.connectors, app.payload_rules, app.retention, app.subscriptions, app.templates)
     assert [namespace.list() for namespace in left] == [[]] * 6
-    assert (app.events.consumers(), app.reservations.list()) == ([], [])
+    assert (app.consumers.list(), app.reservations.list()) == ([], [])
     work = {"part": 1}
     await asyncio.to_thread(work_off, app)
     await asyncio.to_thread(app.usage.count)

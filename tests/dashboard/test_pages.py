@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.features.audit.store import EventFilter
 from tests.dashboard.scene import HOSTILE, Scene, escaped, is_inert, play
 from tests.support.stores import claim, forward, open_lease, put_one
@@ -88,7 +89,7 @@ async def test_every_number_of_the_overview_links_to_its_jobs(app: App, http: ht
 
 def _state(app: App) -> list[object]:
     """All events and actions, the approval and the schedules."""
-    store, run = app._session.store, app._session.run
+    store, run = session_of(app).store, session_of(app).run
     recent = run(store.audit.recent_events(EventFilter(tenant="*", limit=1000)))
     (approval,) = app.approvals.list()
     return [recent.events, app.audit.actions(limit=1000), approval, app.schedules.list()]
@@ -101,14 +102,14 @@ async def _play(app: App) -> Scene:
 @pytest.mark.req("DP-8")
 async def test_page_of_a_job_says_that_its_worker_is_lost(app: App, http: httpx2.AsyncClient) -> None:
     def lose() -> str:
-        forward(app._store)
+        forward(session_of(app).store)
         handle = app.enqueue("fine")
-        claim(app._store, open_lease(app._store, "worker-7", ttl=30))
+        claim(session_of(app).store, open_lease(session_of(app).store, "worker-7", ttl=30))
         return handle.id
 
     job_id = await asyncio.to_thread(lose)
     assert "worker lost" not in (await http.get(f"/jobs/{job_id}")).text
-    await asyncio.to_thread(forward, app._store, 40)
+    await asyncio.to_thread(forward, session_of(app).store, 40)
     page = (await http.get(f"/jobs/{job_id}")).text
     assert "worker lost" in page
     assert re.search(r"lease expired .* UTC, waiting for take-over", page)
@@ -116,7 +117,7 @@ async def test_page_of_a_job_says_that_its_worker_is_lost(app: App, http: httpx2
 
 async def test_trace_of_a_job_is_on_its_page_only(app: App, http: httpx2.AsyncClient) -> None:
     trace = "trace:00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    job_id = put_one(app._store, tags=("urgent", trace))
+    job_id = put_one(session_of(app).store, tags=("urgent", trace))
     jobs = (await http.get("/jobs")).text
     assert '<span class="tag">urgent</span>' in jobs
     assert "trace:" not in jobs

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.server.app import make_service
 from holdfast.server.pages import local_path
 from holdfast.server.sessions import redirect_target, tokens_of
@@ -53,7 +54,7 @@ def test_login_is_never_the_target_of_a_login() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_every_redirect_chosen_by_a_request_stays_local(app: App) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     token = app.tokens.issue("ada", roles=["admin"]).text
     service = make_service(app, authenticate=tokens_of(app))
     seen = 0

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.features.tokens.model import ROLES, Role, Scope
-from holdfast.server.app import make_service
+from holdfast.server.app import make_dashboard, make_service
 from holdfast.server.auth import Identity
-from holdfast.server.dashboard import make_dashboard
 from tests.api.conftest import HERE
 
 pytestmark = [pytest.mark.req("JF-16"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
@@ -38,7 +38,7 @@ def path_of(route: Route) -> str:
 
 @pytest.mark.slow
 async def test_every_action_needs_one_scope_that_roles_respect(app: App) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     routes = [route for route in make_dashboard(app).routes if isinstance(route, Route) and route.path not in OPEN]
     unsafe = [route for route in routes if set(route.methods or ()) - SAFE]
     assert len(unsafe) > 20

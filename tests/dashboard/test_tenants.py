@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from holdfast import App, PayloadPolicy, Retry, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.errors import Refused
 from tests.api.conftest import HERE, client_of
 from tests.app.conftest import NewApp
@@ -27,13 +28,13 @@ PAUSE = {"what": "queue", "name": "mail", "back": "/limits", "reason": "test", "
 
 
 def fill(app: App, **tenants: int) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     for tenant, count in tenants.items():
-        put(app._store, *(spec(kind=f"of_{tenant}") for _ in range(count)), tenant=tenant)
+        put(session_of(app).store, *(spec(kind=f"of_{tenant}") for _ in range(count)), tenant=tenant)
 
 
 def paused(app: App) -> set[str]:
-    return {pause.tenant for pause in app._store.run(app._store.pauses.list("*"))}
+    return {pause.tenant for pause in session_of(app).store.run(session_of(app).store.pauses.list("*"))}
 
 
 def local_links(text: str) -> set[str]:
@@ -85,7 +86,7 @@ def stored(new_app: NewApp, tmp_path: Path) -> App:
 def reports(stored: App) -> list[str]:
     """A dead letter with a log and an artifact, a queued job and a scheduled one."""
 
-    @stored.job("report", retry=Retry(max_attempts=1), rules=PayloadPolicy(replaceable=True))
+    @stored.job("report", retry=Retry(max_attempts=1), payload_rules=PayloadPolicy(replaceable=True))
     def report(ctx: SyncContext) -> None:
         ctx.log.info("a line")
         ctx.artifact("a/b c", data=b"x")
@@ -118,7 +119,7 @@ async def test_forms_and_links_of_a_job_work_with_a_chosen_tenant(stored: App, r
 
 
 async def test_limit_of_a_tenant_belongs_to_the_operator(app: App, http: httpx2.AsyncClient) -> None:
-    app._session.make_ready()
+    session_of(app).make_ready()
     app.tenants.set("acme", max_running=5)
     form = {"scope": "tenant", "name": "acme", "concurrency": "100000", "confirmed": "yes"}
     async with client_of(app, role="admin", tenant="acme") as acme:
@@ -194,7 +195,7 @@ async def test_caller_of_one_tenant_cannot_choose(app: App) -> None:
 
 async def test_program_of_one_tenant_shows_it(app: App, http: httpx2.AsyncClient) -> None:
     fill(app, default=1, acme=2)
-    one = App(app._store.url, tenant="acme", name="acme")
+    one = App(session_of(app).store.url, tenant="acme", name="acme")
     try:
         async with client_of(one) as client:
             text = (await client.get("/jobs")).text

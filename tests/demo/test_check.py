@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.cli.demo.check import Reading, Verdict, judge
-from holdfast.cli.demo.workers import ALWAYS_FAILS
+from holdfast.cli.demo_workers import ALWAYS_FAILS, Reading, Verdict, check
 from holdfast.engine.job import Event, Job
 from holdfast.engine.states import TRANSITIONS, State
 
@@ -21,9 +20,9 @@ TO = {(step.source, step.type.value): step.target for step in TRANSITIONS}
 # One that succeeds, one whose worker was killed, one that failed once, and one that always fails.
 HISTORIES = {
     "quick": "enqueue take succeed",
-    "rescued": "enqueue take lapse retry due take succeed",
+    "rescued": "enqueue take lease_expired retry due take succeed",
     "flaky": "enqueue take fail retry due take succeed",
-    ALWAYS_FAILS: "enqueue take fail bury",
+    ALWAYS_FAILS: "enqueue take fail dead_letter",
 }
 
 
@@ -48,19 +47,19 @@ def sound() -> tuple[dict[str, Job], list[Event]]:
     return jobs, events
 
 
-def judged(jobs: dict[str, Job], events: list[Event]) -> Verdict:
-    return judge(list(HISTORIES), 1, Reading(jobs, events))
+def checked(jobs: dict[str, Job], events: list[Event]) -> Verdict:
+    return check(list(HISTORIES), 1, Reading(jobs, events))
 
 
 def without(event_type: str, job_id: str) -> Verdict:
     jobs, events = sound()
     kept = [event for event in events if (event.type, event.job_id) != (event_type, job_id)]
     assert len(kept) < len(events)
-    return judged(jobs, kept)
+    return checked(jobs, kept)
 
 
 def test_correct_database_passes() -> None:
-    verdict = judged(*sound())
+    verdict = checked(*sound())
     assert verdict.ok, verdict.problems
     assert (verdict.accepted, verdict.succeeded, verdict.dead_letter) == (4, 3, 1)
     assert (verdict.retried, verdict.recovered) == (1, 1)
@@ -79,7 +78,7 @@ def test_missing_event_is_reported(event_type: str, job_id: str) -> None:
 
 def test_missing_ledger_is_reported() -> None:
     jobs, events = sound()
-    verdict = judged(jobs, [event for event in events if event.job_id != "quick"])
+    verdict = checked(jobs, [event for event in events if event.job_id != "quick"])
     assert not verdict.ledger_ok
     assert "the ledger is empty" in verdict.problems[0]
 
@@ -87,7 +86,7 @@ def test_missing_ledger_is_reported() -> None:
 def test_missing_job_counts_as_lost() -> None:
     jobs, events = sound()
     del jobs["quick"]
-    verdict = judged(jobs, events)
+    verdict = checked(jobs, events)
     assert (verdict.lost, verdict.ledger_ok) == (1, False)
     assert any("accepted but not finished: quick" in problem for problem in verdict.problems)
 
@@ -95,7 +94,7 @@ def test_missing_job_counts_as_lost() -> None:
 def changed(change: Callable[[dict[str, Job], list[Event]], None]) -> Verdict:
     jobs, events = sound()
     change(jobs, events)
-    return judged(jobs, events)
+    return checked(jobs, events)
 
 
 def test_unfinished_job_counts_as_lost() -> None:
@@ -143,11 +142,11 @@ def test_missing_recovery_after_the_kill_is_reported() -> None:
     jobs, events = sound()
     del jobs["rescued"]
     left = [event for event in events if event.job_id != "rescued"]
-    verdict = judge([name for name in HISTORIES if name != "rescued"], 1, Reading(jobs, left))
+    verdict = check([name for name in HISTORIES if name != "rescued"], 1, Reading(jobs, left))
     assert verdict.problems == ("no job was recovered after the kill",)
 
 
 def test_unknown_job_is_reported() -> None:
     jobs, events = sound()
-    verdict = judge([name for name in HISTORIES if name != "quick"], 1, Reading(jobs, events))
+    verdict = check([name for name in HISTORIES if name != "quick"], 1, Reading(jobs, events))
     assert any("in the database but never accepted: quick" in problem for problem in verdict.problems)

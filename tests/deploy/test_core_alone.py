@@ -116,7 +116,7 @@ def test_demo_needs_only_the_runtime_packages(runtime: Path, tmp_path: Path) -> 
 
 
 def test_development_server_needs_only_the_runtime_packages(runtime: Path, tmp_path: Path) -> None:
-    program = "import holdfast.cli.commands, holdfast.cli.dev, holdfast.server.app, holdfast.server.dashboard"
+    program = "import holdfast.cli.commands, holdfast.cli.worker, holdfast.server.app"
     done = run(runtime, "-c", program, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 

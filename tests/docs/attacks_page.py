@@ -35,7 +35,7 @@ _TOKENS = ("api_token", "session", "revoked")
 NAMES = {
     name: f"00000000-0000-7000-8000-{number:012d}"
     for number, name in enumerate(
-        (*_JOBS, *_LEASES, "approval", "decided", "told", "unknown", *_FLOW, *_TOKENS), start=1
+        (*_JOBS, *_LEASES, "approval", "decided", "sent", "unknown", *_FLOW, *_TOKENS), start=1
     )
 }
 
@@ -113,7 +113,7 @@ def _people(store: str) -> list[str]:
         f"update approval set state = 'approved', decided_at = {_NOW} where id = :decided",
         "update job_state set state = 'queued', approval_id = null where id = :asked",
         "insert into app_event (id, tenant, name, data, key, sent_by, sent_at)"
-        f" values (:told, 'default', 'paid', '{{}}', 'k', 'by hand', {_NOW})",
+        f" values (:sent, 'default', 'paid', '{{}}', 'k', 'by hand', {_NOW})",
     ]
 
 

@@ -28,7 +28,7 @@ INTERRUPT = "Ctrl-C"
 _SKIPPED = ("mkdir ", "python3 -m venv", "pip install", "holdfast dev ")
 _READS = re.compile(r"^holdfast (?:jobs|approvals) (?:list|show|history)\b|^holdfast health")
 _RUNS_ON = re.compile(r"^holdfast worker (?!.*--burst)")
-PATIENCE = 40.0
+TIMEOUT = 40.0
 
 
 def commands(page: str) -> list[tuple[str, list[str]]]:
@@ -69,7 +69,7 @@ class Console:
                 self._run(command, expected)
 
     def _run(self, command: str, expected: list[str]) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while True:
             output = self._output(command)
             if self._matches(expected, output):
@@ -101,7 +101,7 @@ class Console:
     def _interrupt(self, expected: list[str]) -> None:
         number = len(self._workers) - 1
         worker, before = self._workers[number]
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not self._has_printed(number, before):
             assert time.monotonic() < end, _difference("the worker", before, self._lines(number))
         worker.send_signal(signal.SIGINT)

@@ -10,6 +10,7 @@ from typing import Any
 
 import holdfast
 from holdfast import App, Handle
+from holdfast.app.internals import session_of
 from tests.support.workers import work_off
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
@@ -24,6 +25,12 @@ def blocks(guide: str, language: str = "python") -> list[str]:
     return [block for kind, block in _BLOCK.findall(text(guide)) if kind == language]
 
 
+def block_with(guide: str, part: str) -> str:
+    """The one Python block of the guide that contains this text."""
+    (block,) = (block for block in blocks(guide) if part in block)
+    return block
+
+
 def run(block: str, app: App, **names: Any) -> dict[str, Any]:
     """Run the block as a module; return its names."""
     module = {"__name__": "guide", "app": app, "holdfast": holdfast, **names}
@@ -33,7 +40,7 @@ def run(block: str, app: App, **names: Any) -> dict[str, Any]:
 
 def later(app: App, span: timedelta) -> None:
     """Move the store's clock ahead of the real one."""
-    app._session.run(app._session.store.clock.set(span, None))
+    session_of(app).run(session_of(app).store.clock.set(span, None))
 
 
 def finish(app: App, handle: Handle[Any], limit: float = 30.0) -> Any:

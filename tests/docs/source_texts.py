@@ -1,4 +1,5 @@
-"""All texts of the source that a person reads outside the dashboard: help, errors, fixes and log lines.
+"""All texts of the source that a person reads outside the dashboard: help, errors, fixes, log lines, the help of make,
+and messages and comments of SQL and JavaScript.
 
 Errors and log lines are parsed from the source, not imported. A value inserted at run time is shown as `{}`.
 """
@@ -16,16 +17,20 @@ import typer.main
 
 from holdfast import errors
 from holdfast.cli.commands import app
+from tools.error_reference import name_of, strings
 
-PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "holdfast"
 LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 LOGGERS = frozenset({"log", "logger", "store_log"})
+# Words that only this project used, with their replacements in language: check, cancellation, orphan, timeout, figures.
+COINED = re.compile(r"\w*(?:judge|recall|leftover|heard_by|patience|pulse|holdfast-aside)\w*", re.IGNORECASE)
 PARAGRAPH = re.compile(r"\n\s*\n")
 
 
 @dataclass(frozen=True)
 class Text:
-    kind: str  # command, option, error, fix or log
+    kind: str  # command, option, error, fix, log, target (of make), sql or script
     where: str
     text: str
 
@@ -53,9 +58,47 @@ def source_texts() -> Iterator[Text]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 for kind, value in _of_call(node):
-                    for text in strings(value):
+                    for text in strings(value, "{}"):
                         yield Text(kind, f"{location}:{value.lineno}", text)
     yield from (Text("fix", f"errors.py FIXES[{code!r}]", fix) for code, fix in errors.FIXES.items())
+
+
+def make_texts() -> Iterator[Text]:
+    """The help of each target of make."""
+    for number, line in enumerate((ROOT / "Makefile").read_text(encoding="utf-8").splitlines(), 1):
+        if found := re.match(r"^[a-z0-9-]+:.*?## (.*)", line):
+            yield Text("target", f"Makefile:{number}", found[1])
+
+
+def sql_texts() -> Iterator[Text]:
+    """Comments and quoted texts of more than one word in SQL, line by line."""
+    for path in sorted(PACKAGE.rglob("*.sql")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            _, _, comment = line.partition("--")
+            for text in (comment, *re.findall(r"'([^']* [^']*)'", line.partition("--")[0])):
+                if text.strip():
+                    yield Text("sql", f"{path.relative_to(PACKAGE)}:{number}", text.strip())
+
+
+def script_texts() -> Iterator[Text]:
+    """Comments and quoted texts of more than one word in the scripts of the dashboard and of the TypeScript client."""
+    files = [*(PACKAGE / "server" / "static").glob("*.js"), *(ROOT / "clients" / "typescript" / "src").glob("*.ts")]
+    for path in sorted(files):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            comment = re.search(r"(?:^|\s)(?://|\*|/\*\*?)\s(.*)", line)
+            quoted = re.findall(r"[\"'`]([^\"'`]* [^\"'`]*)[\"'`]", line)
+            for text in (*([comment[1]] if comment else []), *quoted):
+                yield Text("script", f"{path.relative_to(ROOT)}:{number}", text)
+
+
+def coined_names() -> Iterator[Text]:
+    """Every line of the code and of its Makefile that has a coined word in a name."""
+    files = [ROOT / "Makefile", *PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.sql"), *PACKAGE.rglob("*.html")]
+    files += [*(PACKAGE / "server" / "static").glob("*.js"), *(ROOT / "clients" / "typescript" / "src").glob("*.ts")]
+    for path in files:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if found := COINED.search(line):
+                yield Text("name", f"{path.relative_to(ROOT)}:{number}", found.group())
 
 
 def _of_call(node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
@@ -66,20 +109,3 @@ def _of_call(node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
     method = node.func if name in LEVELS and isinstance(node.func, ast.Attribute) else None
     if method is not None and node.args and name_of(method.value) in LOGGERS:
         yield "log", node.args[0]
-
-
-def name_of(value: ast.expr) -> str:
-    """The last name of `a` or `a.b`."""
-    return value.attr if isinstance(value, ast.Attribute) else str(getattr(value, "id", ""))
-
-
-def strings(value: ast.expr) -> Iterator[str]:
-    """The possible texts of an expression: itself, or either branch of a conditional."""
-    match value:
-        case ast.Constant(value=str() as text):
-            yield text
-        case ast.JoinedStr(values=parts):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
-        case ast.IfExp(body=one, orelse=two):
-            yield from strings(one)
-            yield from strings(two)

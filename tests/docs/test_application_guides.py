@@ -1,4 +1,4 @@
-"""The programs of the guides on web applications and nightly workflows run and do what the text says."""
+"""The programs of the guides on web applications and workflows run and do what the text says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from holdfast.errors import InvalidArguments
-from tests.docs.guide_blocks import blocks
+from tests.docs.guide_blocks import block_with
 from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("HF-5", "HF-3")
@@ -30,24 +30,14 @@ def module(name: str, code: str) -> ModuleType:
 def shop(monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> Any:
     """The module ``shop.jobs`` of the guide."""
     monkeypatch.setenv("HOLDFAST_URL", sqlite_url)
-    declared = module("shop.jobs", blocks("web-applications")[0])
+    declared = module("shop.jobs", block_with("web-applications", 'App(name="shop")'))
     monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
     monkeypatch.setitem(sys.modules, "shop.jobs", declared)
     return declared
 
 
-def test_view_enqueues_and_shows_state(shop: Any) -> None:
-    web = module("web", blocks("web-applications")[1])
-    with TestClient(web.web) as client:
-        job = client.post("/orders/7", params={"to": "ada@example.com"}).json()["job"]
-        assert client.get(f"/jobs/{job}").json() == {"state": "queued"}
-        for wrong in ("01a1de74-eb8c-70f1-843b-cac5f6817387", "7"):
-            assert client.get(f"/jobs/{wrong}").status_code == 404
-
-
 def test_dashboard_is_mounted_with_its_lifespan(shop: Any) -> None:
-    (block,) = (block for block in blocks("web-applications") if "tokens_of" in block)
-    with TestClient(module("web", block).web) as client:
+    with TestClient(module("web", block_with("web-applications", "tokens_of")).web) as client:
         assert client.get("/ops/jobs/readyz").text == "ready\n"
         assert client.get("/ops/jobs/api/v1/jobs").status_code == 401
 
@@ -62,7 +52,7 @@ def test_order_needs_its_id_before_it_is_enqueued(shop: Any, sqlite_url: str) ->
 
     engine = sa.create_engine(f"sqlite:///{sqlite_url.removeprefix('sqlite:///')}")
     Base.metadata.create_all(engine)
-    (block,) = (block for block in blocks("web-applications") if "session.flush()" in block)
+    block = block_with("web-applications", "session.flush()  # the database assigns")
     names = {"engine": engine, "Order": Order, "send_receipt": shop.send_receipt}
     with closing(shop.app) as app:
         assert app.jobs.list() == []  # creates the tables
@@ -79,8 +69,7 @@ def test_order_needs_its_id_before_it_is_enqueued(shop: Any, sqlite_url: str) ->
 @pytest.mark.req("DP-13")
 def test_nightly_workflow_is_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (planned,) = blocks("nightly-workflows")
-    names = module("warehouse", planned).__dict__
+    names = module("warehouse", block_with("workflows", 'name="warehouse"')).__dict__
     with closing(names["app"]) as app:
         handle = names["nightly"].enqueue()
         work_off(app)

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from holdfast import App, Approval, Context, State
+from holdfast.app.internals import session_of
 from holdfast.errors import HoldfastError
 from holdfast.features.approvals.operations import REASONS
 from tests.docs.console import Console
@@ -112,7 +113,7 @@ def denied_approval(app: App, block: str) -> None:
     app.approvals.deny(approvals[denied.id], by="ada", comment="take the bus")
     app.approvals.approve(approvals[bought.id], by="ada")
     later(app, timedelta(days=2))
-    app._session.run(app._session.store.approvals.attend())
+    session_of(app).run(session_of(app).store.approvals.attend())
     assert finish(app, denied) == "denied: take the bus"
     assert finish(app, expired) == "expired: None"
     assert finish(app, bought) == "seat 3 bought"
@@ -143,7 +144,7 @@ def notified_approvers(app: App, block: str) -> None:
     assert [(to, words) for to, words, _ in mails] == [("ada", "Pay <7>? (asked)"), ("bob", "Pay <7>? (asked)")]
     for days in (1, 2, 3):
         later(app, timedelta(days=days, minutes=1))
-        app._session.run(app._session.store.approvals.attend())
+        session_of(app).run(session_of(app).store.approvals.attend())
         work_off(app)
     assert [to for to, words, _ in mails if "(escalated)" in words] == ["ada", "bob", "boss"]
     assert [to for to, words, _ in mails if "(reminder)" in words][:4] == ["ada", "bob"] * 2

@@ -94,17 +94,14 @@ ILLEGAL = "update job_state set state = 'succeeded', finished_at = (select now f
 
 def test_summary_in_guarantees_is_correct(world: tuple[ByHand, dict[str, Any]]) -> None:
     page = (PAGE.parent / "guarantees.md").read_text(encoding="utf-8")
-    table = page.partition("## What the database refuses")[2].partition("\n\n[Attacks")[0]
-    rows = re.findall(r"^\| ([^|`]+) \| `([^`]+)` \| `([^`]+)` \|$", table, re.MULTILINE)
-    assert [row[0] for row in rows] == list(SUMMARY)
+    section = page.partition("## What the database refuses")[2].partition("\n## ")[0]
+    titles = re.findall(r"^- (.+)$", section, re.MULTILINE)
+    assert titles == list(SUMMARY)
     which = int(world[0].name == "postgres")
-    for title, *messages in rows:
+    for title in titles:
         attack = ATTACKS.get(SUMMARY[title])
         by_itself = (SUMMARY[title] if " where " in SUMMARY[title] else ILLEGAL,)
-        message = refusal(world, (attack.sqlite, attack.postgres)[which] if attack else by_itself)
-        assert message is not None, title
-        for part in messages[which].split("…"):
-            assert part.strip() in message, title
+        assert refusal(world, (attack.sqlite, attack.postgres)[which] if attack else by_itself) is not None, title
 
 
 def _used(names: dict[str, Any], statement: str) -> dict[str, Any]:

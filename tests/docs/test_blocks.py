@@ -1,14 +1,16 @@
-"""Every Holdfast name in the Python blocks of the docs exists: imports, and attributes of an app or a context."""
+"""Every Holdfast name in the Python blocks of the docs exists: imports, attributes of an app or a context, keywords."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
+import inspect
 import re
 from collections.abc import Iterator
 from contextlib import closing
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -38,6 +40,25 @@ def unknown(tree: ast.AST, roots: dict[str, list[Any]]) -> Iterator[str]:
             names = _names(node)
             if not any(_reaches(whole, names) for whole in roots[root.id]):
                 yield ".".join([root.id, *names])
+        elif isinstance(node, ast.Call) and isinstance(root := _root(node.func), ast.Name) and root.id == "app":
+            names = _names(node.func)
+            called = functools.reduce(lambda whole, name: getattr(whole, name, None), names, roots["app"][0])
+            given = {key.arg for key in node.keywords if key.arg is not None}
+            yield from (f"app.{'.'.join(names)}({name}=…)" for name in sorted(given - _keywords(called, given)))
+
+
+def _keywords(called: Any, given: set[str]) -> set[str]:
+    """The keywords that a callable takes; all that are given if it does not say which."""
+    try:
+        parameters = inspect.signature(called, eval_str=True).parameters.values()
+    except (TypeError, NameError):
+        return given
+    names = {each.name for each in parameters}
+    for each in parameters:
+        if each.kind is each.VAR_KEYWORD:
+            options = get_args(each.annotation)
+            names |= set(options[0].__annotations__) if options else given
+    return names
 
 
 def _root(node: ast.expr) -> ast.expr:
@@ -85,11 +106,11 @@ def test_names_used_in_pages_exist() -> None:
             for tree in trees(page.read_text(encoding="utf-8")):
                 wrong += [f"{page.relative_to(ROOT)}: {name} does not exist" for name in unknown(tree, roots)]
         assert wrong == []
-        page_with_mistakes = (
-            "```python\nfrom holdfast.remote import Cleint\napp.limits.sett(1)\nctx.stepp()\nholdfast.Retri\n```\n"
+        mistakes = (
+            "from holdfast.remote import Cleint\napp.limits.sett(1)\napp.job(rules=1)\nctx.stepp()\nholdfast.Retri"
         )
-        (tree,) = trees(page_with_mistakes)
+        (tree,) = trees(f"```python\n{mistakes}\n```\n")
         assert sorted(unknown(tree, roots)) == [
-            *("app.limits.sett", "ctx.stepp", "holdfast.Retri"),
+            *("app.job(rules=…)", "app.limits.sett", "ctx.stepp", "holdfast.Retri"),
             "holdfast.remote.Cleint",
         ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from typer.exceptions import TyperException
 
 from holdfast.cli.commands import app
 from tests.docs.test_links import PAGES, ROOT
@@ -34,7 +35,7 @@ def named(text: str) -> Iterator[str]:
 
 
 def missing(command: Any, line: str) -> str | None:
-    """The first part of the command that does not exist."""
+    """The first part of the command that does not exist or fit."""
     try:
         words = shlex.split(_END.split(line)[0])[1:]
     except ValueError:  # a sentence with an apostrophe
@@ -50,6 +51,17 @@ def missing(command: Any, line: str) -> str | None:
         option = re.split(r"[=|\]]", word.lstrip("[("))[0]
         if option.startswith("--") and option not in options:
             return option
+    return unfit(command, words)
+
+
+def unfit(command: Any, words: list[str]) -> str | None:
+    """Why the arguments of a command do not fit, if the page gives any."""
+    if not words or words[0].startswith(("-", "<", "(")) or any("…" in word or "[" in word for word in words):
+        return None
+    try:
+        command.make_context(command.name, words)
+    except TyperException as error:
+        return str(error)
     return None
 
 
@@ -62,12 +74,14 @@ def test_commands_in_pages_exist() -> None:
             seen += 1
             what = missing(tree, line)
             if what is not None:
-                wrong.append(f"{page.relative_to(ROOT)}: {line}: {what} does not exist")
+                wrong.append(f"{page.relative_to(ROOT)}: {line}: {what}")
     assert wrong == []
     assert seen > 250
 
 
 def test_unknown_commands_and_options_are_found() -> None:
     tree = typer.main.get_command(app)
-    page = "Try `holdfast jobs lst`, or\n\n    HOLDFAST_URL=x holdfast jobs list --stat failed | less\n"
-    assert [missing(tree, line) for line in named(page)] == ["--stat", "lst"]
+    page = (
+        "Try `holdfast jobs lst` or `holdfast why 7 8`:\n\n    HOLDFAST_URL=x holdfast jobs list --stat failed | less\n"
+    )
+    assert [missing(tree, line) for line in named(page)] == ["--stat", "lst", "Got unexpected extra argument(s) (8)"]

@@ -255,8 +255,8 @@ def test_schedules(request: pytest.FixtureRequest, store: str) -> None:
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_magazine(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
     example = load("magazine")
-    stands = await example.main(request.getfixturevalue(f"{store}_url"))
-    assert set(stands.values()) == {"succeeded"}
+    statuses = await example.main(request.getfixturevalue(f"{store}_url"))
+    assert set(statuses.values()) == {"succeeded"}
     output = capsys.readouterr().out
     assert "the issue is partially_failed, its pages are partially_failed" in output
     assert "skipped: book, print, post" in output

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.req("ARCH")
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DECISIONS = sorted((ROOT / "docs" / "adr").glob("0*.md"))
 
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -60,10 +61,29 @@ def test_named_tests_and_files_exist(page: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
-def test_every_page_is_linked_from_the_index() -> None:
+def linked_from(page: Path) -> list[Path]:
+    return [(page.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(prose(page))]
+
+
+def test_index_has_five_groups_and_names_every_page_once() -> None:
     index = ROOT / "docs" / "index.md"
-    linked = {(index.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(prose(index))}
-    assert {page for page in PAGES if page != index} - linked == set()
+    assert sorted(linked_from(index)) == [page for page in PAGES if page != index and page not in DECISIONS]
+    assert len(re.findall(r"^## ", prose(index), re.MULTILINE)) == 5
+
+
+def test_every_decision_is_listed() -> None:
+    assert set(DECISIONS) - set(linked_from(ROOT / "docs" / "adr" / "README.md")) == set()
+
+
+def test_contributor_guide_names_existing_files() -> None:
+    """By the end of their path, relative to any folder."""
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = {
+        name for code in re.findall(r"`([^`<]+)`", guide) for name in re.findall(r"[\w./]+\.(?:py|sql|yml)\b", code)
+    }
+    files = [path.as_posix() for folder in ("src", "tests", "tools", "docs") for path in (ROOT / folder).rglob("*.*")]
+    files += [path.as_posix() for path in ROOT.glob("*.*")]
+    assert sorted(name for name in named if not any(path.endswith(f"/{name}") for path in files)) == []
 
 
 def test_anchor_is_built_as_on_github() -> None:
@@ -75,3 +95,8 @@ def test_attacks_page_is_current() -> None:
     assert attacks_page.PAGE.read_text(encoding="utf-8") == attacks_page.render(), (
         "run python -m tests.docs.attacks_page --write"
     )
+
+
+def test_decisions_are_numbered_without_gaps() -> None:
+    numbers = [path.name[:4] for path in sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))]
+    assert numbers == [f"{number:04}" for number in range(1, len(numbers) + 1)]

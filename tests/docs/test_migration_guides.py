@@ -36,7 +36,7 @@ def test_program_of_the_celery_guide(url: str) -> None:
         assert names["late"].get().due_at is not None
         assert names["late"].get().priority == 5
         assert [each.name for each in app.schedules.list()] == ["tidy"]
-        assert [each.name for each in app.subscriptions.list()] == ["tell on job.bury"]
+        assert [each.name for each in app.subscriptions.list()] == ["tell on job.dead_letter"]
         attempts = {job.payload["picture"]: job.attempt for job in app.jobs.list(kind="convert", state="succeeded")}
         assert attempts == {1: 1, 2: 2, 3: 1, 7: 1}
 

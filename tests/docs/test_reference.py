@@ -11,10 +11,9 @@ import typer.main
 import holdfast
 from holdfast.cli.commands import app
 from holdfast.engine.states import TRANSITIONS
-from tests.docs.http_page import document
 from tools import reference
 from tools.diagrams import ASSETS, DIAGRAMS
-from tools.reference import PAGES, REFERENCE, rendered
+from tools.reference import PAGES, REFERENCE, document, rendered
 
 pytestmark = pytest.mark.req("DP-22", "JF-14")
 
@@ -36,14 +35,32 @@ def test_diagrams_are_current() -> None:
 
 
 def test_every_public_name_route_command_and_sql_function_has_an_entry() -> None:
-    python = page("python.md")
+    python = page("api.md")
     assert [name for name in holdfast.__all__ if not re.search(rf"\b{re.escape(name)}`", python)] == []
     routes = {f"{m.upper()} {path}" for path, methods in document()["paths"].items() for m in methods}
-    assert sorted(route for route in routes if f"### `{route}`" not in page("routes.md")) == []
-    missing = [path for path in commands(typer.main.get_command(app)) if f"# `{path}`" not in page("commands.md")]
+    assert sorted(route for route in routes if f"### `{route}`" not in page("http.md")) == []
+    missing = [path for path in commands(typer.main.get_command(app)) if f"# `{path}`" not in page("cli.md")]
     assert missing == []
     granted = reference.grants()
-    assert sorted(name for name in granted if f"## `{name}`" not in page("sql-functions.md")) == []
+    assert sorted(name for name in granted if f"## `{name}`" not in page("sql.md")) == []
+
+
+@pytest.mark.req("DP-3")
+def test_each_route_is_described_with_its_errors() -> None:
+    names = set()
+    for path, methods in document()["paths"].items():
+        for method, operation in methods.items():
+            name = operation["operationId"]
+            assert re.fullmatch(r"[a-z]+(_[a-z]+)*", name), name
+            assert name not in names, name
+            names.add(name)
+            if path.startswith("/api/"):
+                answers = operation["responses"]
+                assert "application/problem+json" in answers["422"]["content"], (method, path)
+                assert [status for status in answers if status.startswith("2")], (method, path)
+    assert document()["openapi"].startswith("3.1")
+    assert "HTTPValidationError" not in str(document())
+    assert document()["components"]["schemas"]["Enqueue"]["examples"]
 
 
 def test_every_variable_has_an_entry() -> None:

@@ -20,7 +20,7 @@ from tests.support.stores import FINAL, TENANT, new_id, put_one, settle, take
 pytestmark = pytest.mark.req("DP-18", "DP-19")
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("runbooks.md", "guides/pausing.md", "guides/health.md")
+PAGES = ("runbooks.md", "guides/limits.md", "guides/health.md")
 CODE = re.compile(r'(?:Concern|_warning)\(\s*"(\w+)"')
 MAY_FAIL = ("health", "doctor")  # exit code 1 reports a problem
 
@@ -72,8 +72,8 @@ def test_dead_letters_are_handled_by_group_and_rate() -> None:
     section = (DOCS / "runbooks.md").read_text(encoding="utf-8").partition("## dead_letters")[2].partition("\n## ")[0]
     assert "holdfast dead-letters redrive GROUP --rate" in section
     assert "jobs redrive" not in section
-    judged = health.judged(health.Health(0, 0, 0, 3, None, 1, (), "ok"))
-    (concern,) = [each for each in judged.reasons if each.code == "dead_letters"]
+    checked = health.assess(health.Health(0, 0, 0, 3, None, 1, (), "ok"))
+    (concern,) = [each for each in checked.reasons if each.code == "dead_letters"]
     assert "holdfast dead-letters list" in concern.fix
 
 

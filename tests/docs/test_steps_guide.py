@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, State
+from holdfast.app.internals import session_of
 from tests.docs.guide_blocks import blocks, finish, later, run
 from tests.support.workers import work_off
 
@@ -42,7 +43,7 @@ class World:
 
 
 def steps(app: App, job_id: str) -> list[tuple[int, str, str, Any]]:
-    stored = app._session.run(app._session.store.steps.list(job_id, "default"))
+    stored = session_of(app).run(session_of(app).store.steps.list(job_id, "default"))
     return [(step.n, step.kind, step.name, step.value) for step in stored]
 
 
@@ -198,7 +199,7 @@ def sync_handler(app: App, block: str) -> None:
 
 def patched_step(app: App, block: str) -> None:
     world = World()
-    with closing(App(app._store.url, name="before", enqueued_by="tester")) as before:
+    with closing(App(session_of(app).store.url, name="before", enqueued_by="tester")) as before:
 
         @before.job("order")
         async def order(ctx: Context, number: int) -> str:
@@ -256,7 +257,7 @@ def test_recorded_result_of_another_type_is_rejected(app: App) -> None:
     handle = count.enqueue()
     work_off(app)
     app.send_event("go")
-    with closing(App(app._store.url, name="after", enqueued_by="tester")) as after:
+    with closing(App(session_of(app).store.url, name="after", enqueued_by="tester")) as after:
 
         def whole_number() -> int:
             return 7

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.docs.private_words import PENDING, private_words
-from tests.docs.source_texts import Text, help_texts, source_texts
+from tests.docs.source_texts import Text, coined_names, help_texts, make_texts, script_texts, source_texts, sql_texts
 from tests.docs.test_links import PAGES, ROOT
 
 pytestmark = pytest.mark.req("DP-22")
@@ -22,7 +22,7 @@ NO_COMMAND = re.compile(r"^(?:What|Who|Where|When|How|Whether|It|The|A|An|Its|Th
 
 @functools.cache
 def all_texts() -> tuple[Text, ...]:
-    return (*help_texts(), *source_texts())
+    return (*help_texts(), *source_texts(), *make_texts(), *sql_texts(), *script_texts())
 
 
 def of(*kinds: str) -> list[Text]:
@@ -32,9 +32,11 @@ def of(*kinds: str) -> list[Text]:
 def test_help_is_complete_and_imperative() -> None:
     wrong = [f"{text}: has no help" for text in all_texts() if text.kind in ("command", "option") and not text.text]
     wrong += [f"{text}: ends without a period" for text in of("command", "option") if not text.text.endswith(".")]
-    wrong += [f"{text}: begin with a verb" for text in of("command") if NO_COMMAND.match(text.text)]
+    wrong += [f"{text}: begin with a verb" for text in of("command", "target") if NO_COMMAND.match(text.text)]
     wrong += [
-        f"{text}: begin with a capital letter" for text in of("command", "option") if re.match(r"[a-z]+ ", text.text)
+        f"{text}: begin with a capital letter"
+        for text in of("command", "option", "target")
+        if re.match(r"[a-z]+ ", text.text)
     ]
     assert wrong == []
 
@@ -52,10 +54,14 @@ def complete(fix: str) -> bool:
 def test_source_texts_contain_no_private_words() -> None:
     words = [
         f"{text}: {word}"
-        for text in of("command", "option", "error", "fix", "log")
+        for text in of("command", "option", "error", "fix", "log", "target", "sql", "script")
         for word in private_words(text.text)
     ]
     assert words == []
+
+
+def test_names_have_no_coined_words() -> None:
+    assert [str(text) for text in coined_names()] == []
 
 
 def test_pages_contain_no_private_words() -> None:

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from tests.app.notes import connect
 from tests.support.caller_connections import path_of, sqlalchemy_url
 from tests.support.django_setup import make_default
@@ -45,8 +46,8 @@ def blocks() -> list[Any]:
 @pytest.fixture
 def app(request: pytest.FixtureRequest, store: str) -> Iterator[App]:
     with closing(App(request.getfixturevalue(f"{store}_url"), name="guide", enqueued_by="tester")) as app:
-        app._session.make_ready()
-        with connect(app._store.url) as connection:
+        session_of(app).make_ready()
+        with connect(session_of(app).store.url) as connection:
             connection.execute("create table orders (id integer)")
         yield app
 
@@ -56,7 +57,7 @@ def test_block_enqueues_and_writes(app: App, store: str, block: str) -> None:
     @app.job()
     def send_receipt(to: str, order: int) -> None: ...
 
-    url = app._store.url
+    url = session_of(app).store.url
     drivers = ("psycopg", "asyncpg") if store == "postgres" else ("pysqlite", "aiosqlite")
     make_default(url)
     names = {

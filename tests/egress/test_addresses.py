@@ -12,8 +12,7 @@ import pytest
 from holdfast import App
 from holdfast.errors import EgressRefused, InvalidSetting
 from holdfast.outgoing import EgressPolicy, Outgoing
-from holdfast.outgoing.addresses import refusal
-from holdfast.outgoing.policy import Target
+from holdfast.outgoing.policy import Target, refusal
 
 pytestmark = pytest.mark.req("JF-8")
 

@@ -18,10 +18,11 @@ import psycopg
 from typing_extensions import override
 
 from holdfast import App, Context, Retry
+from holdfast.app.internals import kinds_of, session_of
 from holdfast.features.approvals.model import ApprovalFilter
 from holdfast.features.audit.store import ActionFilter, EventFilter
 from holdfast.features.dead_letters.model import GroupFilter
-from holdfast.features.jobs.views import story, why
+from holdfast.features.jobs.store import story, why
 from holdfast.stores.flow import Flow
 from holdfast.stores.requests import JobFilter
 from tests.support.operations import operation
@@ -259,7 +260,7 @@ def fill_every_table(app: App) -> None:
             await ctx.sleep("10d")
         return {"n": n}
 
-    kind = app._kinds["rich"].kind
+    kind = kinds_of(app)["rich"].kind
     using = {"tags": ["red"], "key": "k", "source_ref": "s3://in", "agent": "planner", "correlation_id": "order"}
     app.agents.set("planner", kind="rich")
     app.enqueue("rich", {"n": 1}, **using)  # type: ignore[arg-type]
@@ -292,14 +293,14 @@ def fill_every_table(app: App) -> None:
     (dead,) = app.dead_letters.jobs(group.fingerprint)
     app.dead_letters.redrive_as(dead.id, {"n": 1})
     app.operations.start("redrive", reason="again", kind="rich", state="dead_letter")
-    app._store.run(app._store.usage.count(1000, True))
+    session_of(app).store.run(session_of(app).store.usage.count(1000, True))
     app.audit.seal()
     app.enqueue("rich", {"n": 9}, queue="mail")
 
 
 def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]]]:
     """Yield every read operation of the store, for each object in the rows."""
-    store, every = app._store, "*"
+    store, every = session_of(app).store, "*"
     for name in (
         *("pauses.list", "limits.list", "connectors.list", "consumers.list", "webhooks.list", "subscriptions.list"),
         *("payload_rules.list", "schedules.list", "templates.list", "agents.list", "workflows.list"),

@@ -136,15 +136,15 @@ def n4(snapshot: Snapshot, within: float) -> Iterator[Violation]:
                 if lost_at is not None and event.at - lost_at > within:
                     yield Violation("N4", job, f"was claimed again {event.at - lost_at:.1f} s late")
                 holder, lost_at = event, None
-            elif event.type == "lapse":
+            elif event.type == "lease_expired":
                 lease = None if holder is None else snapshot.lease_of(holder)
                 if lease is None:
-                    yield Violation("N4", job, "lapsed without a lease")
+                    yield Violation("N4", job, "expired without a lease")
                     continue
                 lost_at = _recovery_start(snapshot, lease, event)
                 if event.at - lost_at > within:
                     yield Violation("N4", job, f"was freed {event.at - lost_at:.1f} s late")
-            elif event.target in FINISHED and event.type != "lapse":
+            elif event.target in FINISHED and event.type != "lease_expired":
                 lost_at = None
 
 
@@ -189,7 +189,7 @@ def n5_approvals(snapshot: Snapshot) -> Iterator[Violation]:
         for event, approval in zip(ends, approvals, strict=False):
             if approval.state not in DECIDED.get(event.type, ()):
                 yield Violation("N5", job, f"continued by {event.type}, but its approval is {approval.state}")
-            by_time = event.actor == "promoter"
+            by_time = event.actor == "maintenance"
             if event.type == "approve" and not by_time and approval.ayes < approval.quorum:
                 yield Violation("N5", job, f"was approved by {approval.ayes} of {approval.quorum}")
             if approval.noes != (event.type == "deny"):

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.errors import Conflict, StoreUnavailable
 from tests.support.waiting import until
 
@@ -72,20 +73,20 @@ def _check_three_jobs(app: App, response: Response) -> None:
 
 
 def _borrow(app: App) -> Any:
-    with psycopg.connect(app._store.url) as connection:
-        connection.execute("insert into note values (%s)", (app._session.tenant,))
+    with psycopg.connect(session_of(app).store.url) as connection:
+        connection.execute("insert into note values (%s)", (session_of(app).tenant,))
         return app.enqueue("x", {"n": 1}, connection=connection)
 
 
 async def _aborrow(app: App) -> Any:
-    async with await psycopg.AsyncConnection.connect(app._store.url) as connection:
-        await connection.execute("insert into note values (%s)", (app._session.tenant,))
+    async with await psycopg.AsyncConnection.connect(session_of(app).store.url) as connection:
+        await connection.execute("insert into note values (%s)", (session_of(app).tenant,))
         return await app.aenqueue("x", {"n": 1}, connection=connection)
 
 
 def _check_both_or_neither(app: App, response: Response) -> None:
-    with closing(psycopg.connect(app._store.url)) as connection:
-        written = connection.execute("select from note where says = %s", (app._session.tenant,)).fetchall()
+    with closing(psycopg.connect(session_of(app).store.url)) as connection:
+        written = connection.execute("select from note where says = %s", (session_of(app).tenant,)).fetchall()
     jobs = app.jobs.list()
     assert len(jobs) == len(written)
     if not isinstance(response, Exception):

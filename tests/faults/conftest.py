@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.features.assembly import Store, open_store
 from tests.faults.tiny_disk import mounted
 from tests.support.ledger import check_ledger
@@ -69,7 +70,7 @@ def case_results(
                 url = f"sqlite:///{shutil.copyfile(sqlite_template, folder / 'jobs.db')}"
             app = stack.enter_context(closing(App(url, name="tests", enqueued_by="tester")))
             request.module.run_case(app, folder, case)
-            check_ledger(app._store)
+            check_ledger(session_of(app).store)
 
     specs = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
     chosen = {spec.id: spec.params["case"] for spec in specs if spec is not None and "case" in spec.params}

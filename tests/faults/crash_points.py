@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.engine.settlement import Settlement
 from holdfast.stores.flow import Flow, Steps
 from holdfast.stores.requests import ClaimRequest
@@ -61,7 +62,7 @@ class CrashInjector:
     def __init__(self, app: App, point: CrashPoint | None, folder: Path) -> None:
         self._point, self._folder = point, folder
         self._counts: Counter[str] = Counter()
-        store: Any = app._store
+        store: Any = session_of(app).store
         self._run, self._arun = store.run, store.arun
         store.run, store.arun = self.run, self.arun
 

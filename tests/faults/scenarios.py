@@ -21,6 +21,7 @@ from typing import Any
 import httpx2
 
 from holdfast import App, Retry, State
+from holdfast.app.internals import maintenance_tasks, session_of
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.states import FINISHED
 from holdfast.features.assembly import open_store
@@ -36,7 +37,7 @@ from tests.support.ledger import check_ledger, read_events
 from tests.support.proxy import Proxy
 from tests.support.stores import claim, open_lease, put, spec, work
 from tests.support.waiting import until
-from tests.support.worker_processes import PATIENCE, ROOT, Crew, environment
+from tests.support.worker_processes import ROOT, TIMEOUT, Crew, environment
 
 LEAKS = ("Traceback", "never retrieved", "was destroyed but it is pending", "never awaited")
 """Messages that must not occur in the log of a process."""
@@ -70,7 +71,7 @@ class WorkerScenario:
     def _prepare(self, url: str) -> None:
         """One order has its approval, another also its event; the other jobs are new."""
         with closing(App(url, name="tests", enqueued_by="tester")) as app:
-            app._store.migrate()
+            app.migrate()
             self.ids = {kind: _put(app, kind, pause=0.01) for kind in ("order", "order_in_thread")}
             last = self.ids["order_in_thread"]
             with Crew(url, self._folder, lease=30.0) as crew:
@@ -167,11 +168,11 @@ def _kills(fault: tuple[Any, ...] | None) -> bool:
 
 
 def _put(app: App, kind: str, retry: Retry = AT_ONCE, **payload: object) -> str:
-    return put(app._store, spec(kind, payload=payload, retry=retry))[0]
+    return put(session_of(app).store, spec(kind, payload=payload, retry=retry))[0]
 
 
 def _waits_for_event(app: App, job: str) -> bool:
-    steps = app._store.run(app._store.steps.list(job, "*"))
+    steps = session_of(app).store.run(session_of(app).store.steps.list(job, "*"))
     return bool(steps) and steps[-1].kind == "event" and not steps[-1].over
 
 
@@ -226,7 +227,7 @@ def _scheduled_app(url: str) -> App:
 def _prepare_maintenance(url: str) -> None:
     """Create the work, then advance the clock by three hours so that all of it is due."""
     with closing(_scheduled_app(url)) as app:
-        store = app._store
+        store = session_of(app).store
         store.migrate()
         app.schedules.add("hourly", "every 1h", kind="scheduled", missed="all")
         app.subscriptions.set("after", on="job.succeed", kind="followed", of_kind="done")
@@ -244,11 +245,11 @@ def _prepare_maintenance(url: str) -> None:
 
 async def _run_maintenance(app: App) -> None:
     """Run all tasks one after another, as a worker does."""
-    tasks = (*app._maintenance(EVERY_TENANT, 0, 0), *standard_tasks(EVERY_TENANT, promote_every=0, sweep_every=0))
+    tasks = (*maintenance_tasks(app, EVERY_TENANT, 0, 0), *standard_tasks(EVERY_TENANT, promote_every=0, sweep_every=0))
     for first in tasks:
         task: MaintenanceTask | None = first
         while task is not None:
-            await run_once(task, app._store)
+            await run_once(task, session_of(app).store)
             task = task.then
     await app.aclose()
 
@@ -314,7 +315,7 @@ class Server:
         self.app.close()
         self.http.close()
         self._process.send_signal(signal.SIGTERM)
-        assert self._process.wait(PATIENCE) == 0, self.log()
+        assert self._process.wait(TIMEOUT) == 0, self.log()
         assert not any(leak in self.log() for leak in LEAKS), self.log()
 
 

@@ -182,5 +182,5 @@ def endings(life: list[EventRow]) -> list[EventRow]:
         if event is not None
         and event.target in FINISHED
         and event.type not in ("discard", "clean")
-        and not (event.target is State.FAILED and following is not None and following.type in ("retry", "bury"))
+        and not (event.target is State.FAILED and following is not None and following.type in ("retry", "dead_letter"))
     ]

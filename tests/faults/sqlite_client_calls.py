@@ -14,6 +14,7 @@ from typing import Any
 import aiosqlite
 
 from holdfast import App, Retry, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.app.repository import Work
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.sqlite import connections
@@ -25,7 +26,7 @@ from tests.support.waiting import until
 
 
 def _note(app: App) -> tuple[str, tuple[str]]:
-    return "insert into note values (?)", (app._session.tenant,)
+    return "insert into note values (?)", (session_of(app).tenant,)
 
 
 # -- on a connection of the application --------------------------------------------------------------------------
@@ -37,7 +38,7 @@ def _settings(**more: Any) -> dict[str, Any]:
 
 @contextmanager
 def _connect(app: App, **settings: Any) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(path_of(app._store.url), **_settings(**settings))) as connection:
+    with closing(sqlite3.connect(path_of(session_of(app).store.url), **_settings(**settings))) as connection:
         yield connection
         connection.commit()
 
@@ -84,7 +85,7 @@ def _autocommit(app: App) -> Any:
 
 
 async def _aafter_write(app: App) -> Any:
-    async with aiosqlite.connect(path_of(app._store.url), **_settings()) as connection:
+    async with aiosqlite.connect(path_of(session_of(app).store.url), **_settings()) as connection:
         await connection.execute(*_note(app))
         handle = await app.aenqueue("x", {"n": 1}, connection=connection)
         await connection.commit()
@@ -92,7 +93,7 @@ async def _aafter_write(app: App) -> Any:
 
 
 async def _aat_begin(app: App) -> Any:
-    async with aiosqlite.connect(path_of(app._store.url), **_settings()) as connection:
+    async with aiosqlite.connect(path_of(session_of(app).store.url), **_settings()) as connection:
         handle = await app.aenqueue("x", {"n": 1}, connection=connection)
         await connection.execute(*_note(app))
         await connection.commit()
@@ -100,13 +101,13 @@ async def _aat_begin(app: App) -> Any:
 
 
 async def _aautocommit(app: App) -> Any:
-    async with aiosqlite.connect(path_of(app._store.url), **_settings(isolation_level=None)) as connection:
+    async with aiosqlite.connect(path_of(session_of(app).store.url), **_settings(isolation_level=None)) as connection:
         return await app.aenqueue("x", {"n": 1}, connection=connection)
 
 
 def _notes(app: App) -> int:
-    with closing(sqlite3.connect(path_of(app._store.url))) as connection:
-        (count,) = connection.execute("select count(*) from note where says = ?", (app._session.tenant,)).fetchone()
+    with closing(sqlite3.connect(path_of(session_of(app).store.url))) as connection:
+        (count,) = connection.execute("select count(*) from note where says = ?", (session_of(app).tenant,)).fetchone()
         return int(count)
 
 
@@ -199,7 +200,7 @@ _days = itertools.count(1)
 
 def _advance_a_day(app: App) -> None:
     """Advance the clock of the file, which never goes back."""
-    app._store.run(app._store.clock.set(timedelta(days=next(_days)), None))
+    session_of(app).store.run(session_of(app).store.clock.set(timedelta(days=next(_days)), None))
 
 
 def _claim(app: App) -> Any:

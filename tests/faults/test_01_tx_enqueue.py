@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from tests.faults.checker import check
 from tests.support.direct_sql import open_by_hand
 from tests.support.stores import put_one
@@ -67,50 +68,50 @@ ORDERS = {"sqlite": "orders", "postgres": "public.orders"}
 
 @pytest.fixture(autouse=True)
 def orders(app: App) -> None:
-    with closing(open_by_hand(app._store.url)) as by_hand:
+    with closing(open_by_hand(session_of(app).store.url)) as by_hand:
         by_hand.execute(f"create table {ORDERS[by_hand.name]} (n integer primary key)")
 
 
 def row_counts(app: App) -> tuple[int, ...]:
     """Count orders, jobs, events and keys."""
-    with closing(open_by_hand(app._store.url)) as by_hand:
+    with closing(open_by_hand(session_of(app).store.url)) as by_hand:
         tables = (ORDERS[by_hand.name], "job", "event", "idempotency")
         return tuple(by_hand.execute(f"select count(*) from {table}")[0][0] for table in tables)
 
 
 @pytest.mark.slow
 def test_process_killed_before_commit_enqueues_nothing(app: App) -> None:
-    kept = put_one(app._store)
-    consumer = Consumer(app._store, 10)
-    with shop(app._store.url) as process:
+    kept = put_one(session_of(app).store)
+    consumer = Consumer(session_of(app).store, 10)
+    with shop(session_of(app).store.url) as process:
         process.kill()
         process.wait(timeout=10)
         # The PostgreSQL server must first notice that the client is gone.
-        assert until(lambda: put_one(app._store), "the locks of the killed process are released")
+        assert until(lambda: put_one(session_of(app).store), "the locks of the killed process are released")
     assert row_counts(app) == (0, 2, 2, 0)
     assert len(consumer.drain()) == 2
     assert kept in {event.job_id for event in consumer.seen}
-    with shop(app._store.url) as again:  # the keys are free
+    with shop(session_of(app).store.url) as again:  # the keys are free
         again.communicate("commit\n", timeout=10)
     assert row_counts(app)[:2] == (1, 5)
 
 
 @pytest.mark.slow
 def test_process_killed_after_commit_enqueues_all_jobs(app: App) -> None:
-    with shop(app._store.url) as process:
+    with shop(session_of(app).store.url) as process:
         process.communicate("commit\n", timeout=10)
     assert row_counts(app)[:3] == (1, 3, 3)
-    consumer = Consumer(app._store, 2)
+    consumer = Consumer(session_of(app).store, 2)
     ids = consumer.drain()
-    check(app._store.url, ids, ended=False, seen=[(event.seq, event.job_id) for event in consumer.seen])
+    check(session_of(app).store.url, ids, ended=False, seen=[(event.seq, event.job_id) for event in consumer.seen])
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_rolled_back_transaction_enqueues_nothing(app: App) -> None:
     """The library's operations run on a connection of the application."""
-    shop = Transaction(app._store)
+    shop = Transaction(session_of(app).store)
     gone = shop.enqueue(3)
-    kept = put_one(app._store)
+    kept = put_one(session_of(app).store)
     shop.end("rollback")
-    snapshot = check(app._store.url, [kept], ended=False)
+    snapshot = check(session_of(app).store.url, [kept], ended=False)
     assert not set(gone) & snapshot.ledgers.keys()

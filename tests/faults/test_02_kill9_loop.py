@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.effects import effects
 from tests.faults.workload import enqueue_jobs, state_counts, wait_for_all
@@ -32,9 +33,9 @@ def kill_workers(
             ids += enqueue_jobs(app, 50, nap=0.02)
         crew.start(1)
     wait_for_all(app, len(ids), limit=120)
-    snapshot = check(app._store.url, ids, folder=folder, within=RECOVERY_LIMIT)
+    snapshot = check(session_of(app).store.url, ids, folder=folder, within=RECOVERY_LIMIT)
     assert {row.state for row in snapshot.rows.values()} == {State.SUCCEEDED}
-    lost = sum(event.type == "lapse" for ledger in snapshot.ledgers.values() for event in ledger)
+    lost = sum(event.type == "lease_expired" for ledger in snapshot.ledgers.values() for event in ledger)
     print(f"{len(ids)} jobs, {kills} kills, {lost} attempts lost with their workers")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.features.assembly import open_store
 from holdfast.features.dead_letters.model import NewOperation
 from holdfast.features.events.model import NewSubscription
@@ -31,15 +32,15 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.req("CX-15", "SC-11", "SC-19", "DP-8")
 
 # Operations that only operators, tests, consumers and other runtimes call. All others, also new ones, are a worker's.
-# Some of a worker's are tested elsewhere: `webhooks.note_delivery` in test_27, `leases.set_aside` in test_51, those of
+# Some of a worker's are tested elsewhere: `webhooks.note_delivery` in test_27, `leases.quarantine` in test_51, those of
 # orphaned files in tests/app. `schedules.add`, `.change` and `.declare` are parts of the flow `schedules.fire`.
 NOT_WORKER_WRITES = {
     *("agents.disable", "agents.drain", "agents.enable", "agents.resume", "agents.set", "approvals.decide"),
     *("approvals.save_token", "approvals.token_hashes", "attempts.append_log", "clock.set", "connectors.remove"),
     *("connectors.set", "consumers.remove", "consumers.reset", "dead_letters.note", "dead_letters.redrive_as"),
-    *("executors.add", "executors.remove", "jobs.fill_payload_index", "jobs.move", "jobs.operate"),
+    *("executors.set", "executors.remove", "jobs.fill_payload_index", "jobs.move", "jobs.operate"),
     *("jobs.remove_payload_index", "jobs.reschedule", "jobs.watch", "leases.claim", "leases.release"),
-    *("leases.request_stop", "leases.set_aside", "leases.settle", "leases.start", "ledger.save_cursor"),
+    *("leases.request_stop", "leases.quarantine", "leases.settle", "leases.start", "ledger.save_cursor"),
     *("ledger.send", "limits.remove", "limits.set", "operations.cancel", "operations.start", "pauses.remove"),
     *("pauses.set", "payload_rules.declare", "payload_rules.remove", "payload_rules.reseal"),
     *("payload_rules.reseal_part", "payload_rules.set", "queues.set_aging", "reservations.release"),
@@ -114,9 +115,9 @@ def prepare(store_url: str) -> list[str]:
 
 
 def run_case(app: App, folder: Path, case: tuple[str, CrashPoint] | None) -> None:
-    url, point = app._store.url, None if case is None else case[1]
+    url, point = session_of(app).store.url, None if case is None else case[1]
     ids = prepare(url)
-    consumer = Consumer(app._store, 3)
+    consumer = Consumer(session_of(app).store, 3)
     consumer.poll()
     victim = start_worker(url, folder, point, burst=True)
     victim.join(60)
@@ -144,12 +145,14 @@ def run_case(app: App, folder: Path, case: tuple[str, CrashPoint] | None) -> Non
     steps = [event.type for event in snapshot.ledgers[ids[4]]]
     # The job may have crashed with its worker instead of failing. Either way each end has exactly one retry (SC-12).
     assert steps.count("fail") <= 1
-    assert steps.count("retry") == steps.count("fail") + steps.count("lapse")
+    assert steps.count("retry") == steps.count("fail") + steps.count("lease_expired")
 
 
 def _check_steps_ran_once(app: App, folder: Path, job: str) -> None:
     """A stored step was not run again: the attempt stored with it is the last that ran it."""
-    done = {step.name: step.attempt for step in app._store.run(app._store.steps.list(job, "default"))}
+    done = {
+        step.name: step.attempt for step in session_of(app).store.run(session_of(app).store.steps.list(job, "default"))
+    }
     assert sorted(done) == ["step 1", "step 2", "step 3"]
     for name, attempt in done.items():
         assert max(effect.attempt for effect in effects(folder, name) if effect.job == job) == attempt, name

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.errors import StoreError
 from tests.faults.checker import check
 from tests.faults.effects import effects
@@ -42,7 +43,7 @@ class Producer:
         while not self._stop.wait(self._pause):
             job = spec("work", payload={"nap": 0.01}, retry=PATIENT)
             try:
-                self._app._store.run(self._app._store.jobs.enqueue([job], "default"))
+                session_of(self._app).store.run(session_of(self._app).store.jobs.enqueue([job], "default"))
             except StoreError:
                 self.uncertain.append(job.id)
             else:
@@ -128,12 +129,12 @@ def test_no_job_is_lost_when_connections_are_terminated(
     until(lambda: len(crew.alive) == 2, "both workers run")
     with Producer(app) as producer:
         until(lambda: effects(folder), "the first job runs")
-        cutter = cut_connections(app._store.url, choice)
+        cutter = cut_connections(session_of(app).store.url, choice)
         done = 0
         while done < cuts:
             before = len(effects(folder))
             done += next(cutter) > 0
             until(lambda before=before: len(effects(folder)) > before, "more jobs run", 60)  # type: ignore[misc]
         cutter.close()
-    finish(app, app._store.url, producer, folder)
+    finish(app, session_of(app).store.url, producer, folder)
     assert [worker.alive for worker in workers] == [True, True], crew.said()

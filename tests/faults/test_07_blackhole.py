@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.errors import HoldfastError
 from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.effects import effects
@@ -50,7 +51,7 @@ def test_another_worker_takes_over_and_late_result_is_refused(app: App, crew: Cr
     other.stop()
     more = enqueue_jobs(app, 2)
     wait_for_all(app, 4)  # by the worker that was isolated
-    snapshot = check(app._store.url, [*ids, *more], folder=folder, within=RECOVERY_LIMIT)
+    snapshot = check(session_of(app).store.url, [*ids, *more], folder=folder, within=RECOVERY_LIMIT)
     assert {row.state for row in snapshot.rows.values()} == {State.SUCCEEDED}
     assert all(other.is_author(snapshot.ledgers[job][-1].actor) for job in ids)
     assert all(cut_off.is_author(snapshot.ledgers[job][-1].actor) for job in more)

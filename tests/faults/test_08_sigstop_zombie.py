@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.effects import effects, runs
 from tests.faults.snapshot import take_snapshot
@@ -28,9 +29,9 @@ def freeze_outside_a_write(app: App, worker: WorkerProcess) -> None:
 
     def frozen() -> bool:
         worker.freeze()
-        if not app._store.embedded:
+        if not session_of(app).store.embedded:
             return True
-        with closing(sqlite3.connect(app._store.url.removeprefix("sqlite:///"), timeout=0.2)) as connection:
+        with closing(sqlite3.connect(session_of(app).store.url.removeprefix("sqlite:///"), timeout=0.2)) as connection:
             try:
                 connection.execute("begin immediate")
             except sqlite3.OperationalError:
@@ -51,7 +52,7 @@ def test_late_result_of_frozen_worker_is_refused(app: App, crew: Crew, folder: P
     until(lambda: len(effects(folder)) == 6, "another worker runs the same jobs")
     (folder / "go").touch()
     wait_for_all(app, 3)
-    before = take_snapshot(app._store.url)
+    before = take_snapshot(session_of(app).store.url)
     zombie.thaw()
     until(
         lambda: "lost" in zombie.said() or "no longer claimed by this worker" in zombie.said(),
@@ -61,7 +62,7 @@ def test_late_result_of_frozen_worker_is_refused(app: App, crew: Crew, folder: P
     other.stop()
     more = enqueue_jobs(app, 3)
     wait_for_all(app, 6)
-    snapshot = check(app._store.url, [*ids, *more], folder=folder, within=RECOVERY_LIMIT)
+    snapshot = check(session_of(app).store.url, [*ids, *more], folder=folder, within=RECOVERY_LIMIT)
     for job in ids:
         assert (snapshot.rows[job], snapshot.ledgers[job]) == (before.rows[job], before.ledgers[job])
         (end,) = [event for event in snapshot.ledgers[job] if event.type == "succeed"]

@@ -33,7 +33,7 @@ def zombie(store: Store) -> Claim:
     put_one(store)
     old = take(store)
     forward(store, 60)
-    assert store.run(store.leases.reap()).crashed == 1
+    assert store.run(store.leases.recover()).crashed == 1
     store.run(store.leases.promote())
     assert take(store).id == old.id
     put_one(store)

@@ -1,4 +1,4 @@
-"""Fault 10: the reaper and a settlement race for the same job: one ends the attempt, the other learns that it lost."""
+"""Fault 10: recovery and a settlement race for the same job: one ends the attempt, the other learns that it lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.req("DP-7", "DP-8", "CX-10")
 
 
 def sweep(store: Store) -> list[str]:
-    store.run(store.leases.reap())
+    store.run(store.leases.recover())
     return []
 
 
@@ -37,7 +37,7 @@ def test_concurrent_sweeps_and_settlements_end_each_attempt_once(store: Store, c
         parts = [partial(settle, store, claims[n::3]) for n in range(3)]
         results = together(*parts, *(partial(sweep, store) for _ in range(2)))
         stale = {job for result in results for job in result}
-        store.run(store.leases.reap())
+        store.run(store.leases.recover())
         for each in claims:
             assert state_of(store, each.id) == (State.RETRY_WAITING if each.id in stale else State.SUCCEEDED)
         store.run(store.leases.promote())
@@ -63,10 +63,10 @@ def test_sweep_skips_job_of_open_settlement(store: Store, expired: list[str], en
     forward(store, 10)
     settling = Transaction(store)
     settling.run(store.leases.settle(claims[0].lease, [decide(claims[0], DONE, 1.0)], "*"))
-    swept = store.run(store.leases.reap())
+    swept = store.run(store.leases.recover())
     assert swept.crashed == 2
     settling.end(end)
-    assert store.run(store.leases.reap()).crashed == (0 if end == "commit" else 1)
+    assert store.run(store.leases.recover()).crashed == (0 if end == "commit" else 1)
     wanted = State.SUCCEEDED if end == "commit" else State.RETRY_WAITING
     assert [state_of(store, job) for job in expired] == [wanted, State.RETRY_WAITING, State.RETRY_WAITING]
     check(store.url, expired, ended=False)
@@ -79,7 +79,7 @@ def test_settlement_waits_for_open_sweep(store: Store, expired: list[str], end: 
     claims = claim(store, open_lease(store, ttl=10), 3)
     forward(store, 10)
     sweeping = Transaction(store)
-    assert sweeping.run(store.leases.reap()).crashed == 3
+    assert sweeping.run(store.leases.recover()).crashed == 3
     stale: list[list[str]] = []
     settling = threading.Thread(target=lambda: stale.append(settle(store, claims)))
     settling.start()

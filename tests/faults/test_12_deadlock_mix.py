@@ -148,7 +148,7 @@ class Mix:
 
     def sweep(self, choice: random.Random, name: str) -> None:
         for flow in (
-            self.store.leases.reap(choice.choice([3, 1000])),
+            self.store.leases.recover(choice.choice([3, 1000])),
             self.store.leases.promote(choice.choice([3, 1000])),
             self.store.leases.expire(),
             self.store.approvals.attend(choice.choice([3, 1000])),
@@ -206,6 +206,7 @@ def deadlocks(url: str) -> int:
 
 
 @pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
+@pytest.mark.sample(1)
 def test_no_confirmed_operation_is_lost(url: str, choice: random.Random, seconds: float) -> None:
     with closing(open_store(url)) as store:
         store.migrate()

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from tests.faults.checker import check
 from tests.faults.workload import enqueue_jobs, wait_for_all
 from tests.support.stores import claim, open_lease, put, settle, spec
@@ -34,13 +35,13 @@ def entries_read(url: str) -> int:
 
 def process_jobs(app: App, jobs: int, batch: int = 1_000) -> list[str]:
     """Enqueue, claim and settle jobs, which leaves dead rows."""
-    lease = open_lease(app._store, ttl=3600)
+    lease = open_lease(session_of(app).store, ttl=3600)
     done: list[str] = []
     for _ in range(jobs // batch):
-        done += put(app._store, *(spec() for _ in range(batch)))
-        claims = claim(app._store, lease, batch)
+        done += put(session_of(app).store, *(spec() for _ in range(batch)))
+        claims = claim(session_of(app).store, lease, batch)
         assert len(claims) == batch
-        assert settle(app._store, claims) == []
+        assert settle(session_of(app).store, claims) == []
     return done
 
 
@@ -68,11 +69,11 @@ def test_worker_does_not_reread_dead_index_entries(url: str, crew: Crew, gone: i
 
 def test_claim_from_index_head_misses_nothing(app: App) -> None:
     """Clients in other languages do not remember their position. They read from the head and miss nothing."""
-    with psycopg.connect(app._store.url, autocommit=True) as old:
+    with psycopg.connect(session_of(app).store.url, autocommit=True) as old:
         old.execute("begin isolation level repeatable read")
         old.execute("select count(*) from holdfast.job")
         ids = process_jobs(app, 1_000, batch=50)
-        urgent = put(app._store, spec(priority=5))
-        assert [each.id for each in claim(app._store, open_lease(app._store))] == urgent
+        urgent = put(session_of(app).store, spec(priority=5))
+        assert [each.id for each in claim(session_of(app).store, open_lease(session_of(app).store))] == urgent
         old.execute("rollback")
-    check(app._store.url, [*ids, *urgent], ended=False)
+    check(session_of(app).store.url, [*ids, *urgent], ended=False)

@@ -20,6 +20,7 @@ import pytest
 from psycopg import sql
 
 from holdfast import App, Context, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.features.assembly import open_store
 from holdfast.features.health.commands import level
@@ -115,7 +116,7 @@ async def test_sync_async_and_borrowed_enqueue_through_pooler(pooled: Pooler) ->
         await asyncio.to_thread(work_off, app, notify=False)
         expected = [2 * n for n in (*range(12), *range(12), *range(8))]
         assert await asyncio.gather(*(handle.aresult(timeout=30) for handle in handles)) == expected
-        await app._store.leave_loop()
+        await session_of(app).store.leave_loop()
 
 
 def test_handler_transactions_run_through_pooler(pooled: Pooler) -> None:
@@ -256,7 +257,7 @@ def test_worker_leaves_no_session_state(single: Pooler) -> None:
                 lambda: len(app.jobs.list(kind="steps", state=State.SUCCEEDED)) > len(wanted), "the schedule has fired"
             )
         assert _session_state(single.url()) == clean
-        check_ledger(app._store)
+        check_ledger(session_of(app).store)
 
 
 # -- notifications --------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from tests.faults.checker import check
 from tests.faults.effects import effects
 from tests.faults.tiny_disk import fill, fill_rest
@@ -31,7 +32,7 @@ def is_sound(path: Path) -> bool:
 def test_worker_survives_full_disk(tiny_disk: Path, folder: Path) -> None:
     url = f"sqlite:///{tiny_disk}/jobs.db"
     with closing(App(url, name="tests")) as app:
-        app._store.migrate()
+        app.migrate()
         ids = enqueue_jobs(app, 3, kind="hold")
         with Crew(url, folder) as crew:
             (worker,) = crew.start(1, lease=20.0)
@@ -52,7 +53,7 @@ def test_worker_survives_full_disk(tiny_disk: Path, folder: Path) -> None:
         snapshot = check(url, [*ids, *accepted], folder=folder)
         assert [snapshot.rows[job].attempt for job in ids] == [1, 1, 1], "finished results were kept and settled later"
         assert {row.state for row in snapshot.rows.values()} == {State.SUCCEEDED}
-        assert put(app._store, spec())
+        assert put(session_of(app).store, spec())
     assert is_sound(tiny_disk / "jobs.db")
 
 
@@ -62,13 +63,13 @@ def test_worker_survives_full_disk(tiny_disk: Path, folder: Path) -> None:
 def _enqueue_with_size_limit(url: str, folder: str) -> None:
     """Runs in another process, because the limit holds for all files of a process."""
     with closing(App(url, name="limited")) as app:
-        app._store.migrate()
-        put(app._store, spec("work", retry=PATIENT))
+        app.migrate()
+        put(session_of(app).store, spec("work", retry=PATIENT))
         _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, most))
         accepted, refusal = fill(app)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-        accepted += put(app._store, spec("work", retry=PATIENT))
+        accepted += put(session_of(app).store, spec("work", retry=PATIENT))
         (Path(folder) / "accepted").write_text("\n".join([refusal.code, *accepted]))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from tests.faults.checker import check
 from tests.faults.crash_points import start_worker
 from tests.faults.workload import PATIENT, wait_for_all
@@ -25,11 +26,12 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.req("SC-1", "SC-19", "CX-15"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
 
 WRITERS = 4
+ID_LENGTH = 36
 
 
 def _append(path: Path, line: str) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.write(handle, f"{line}\n".encode())
+    os.write(handle, f"\n{line}\n".encode())
     os.fsync(handle)
     os.close(handle)
 
@@ -38,12 +40,12 @@ def _produce(url: str, folder: str) -> None:
     """Enqueue until killed or stopped; every id is recorded before and after its enqueue."""
     marks = Path(folder)
     with closing(App(url, name="producer")) as app:
-        app._store.migrate()
+        app.migrate()
         while not (marks / "stop").exists():
             job = spec("awork", payload={"number": 1}, retry=PATIENT)
             _append(marks / "offered", job.id)
             try:
-                put(app._store, job)
+                put(session_of(app).store, job)
             except Exception as error:
                 _append(marks / "errors", repr(error))
                 raise
@@ -51,11 +53,12 @@ def _produce(url: str, folder: str) -> None:
 
 
 def read(path: Path) -> list[str]:
-    return path.read_text().split() if path.exists() else []
+    """The ids in a file. The kill of a writer can cut its last line short; the next one begins on a line of its own."""
+    return [word for word in path.read_text().split() if len(word) == ID_LENGTH] if path.exists() else []
 
 
 def kill_writers(app: App, folder: Path, choice: random.Random, *, kills: int, pause: float) -> None:
-    url = app._store.url
+    url = session_of(app).store.url
 
     def writer() -> ForkServerProcess:
         return start_call(_produce, url, str(folder))

@@ -14,20 +14,22 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
+from holdfast.features.schedules.model import Overlap
 from tests.faults.schedule_processes import STOP_FILE, advance_clock, start, stop
 from tests.support.schedules import MONDAY, set_time
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("SC-9", "CX-15")
 
-POLICIES = ("allow", "skip", "queue")
+POLICIES: tuple[Overlap, ...] = ("allow", "skip", "queue")
 
 
 def fire_schedules(app: App, folder: Path, choice: random.Random, *, rounds: int, processes: int, kills: int) -> None:
     set_time(app, MONDAY)
     for overlap in POLICIES:
         app.schedules.add(overlap, "every 1s", kind="beat", overlap=overlap, missed="all")
-    running = [start(app._store.url, folder) for _ in range(processes)]
+    running = [start(session_of(app).store.url, folder) for _ in range(processes)]
     try:
         until(lambda: len(app.schedules.list()) == 4, "the declared schedule exists")
         for number in range(rounds):
@@ -35,7 +37,7 @@ def fire_schedules(app: App, folder: Path, choice: random.Random, *, rounds: int
             if number < kills:
                 victim = choice.randrange(processes)
                 stop(running[victim])
-                running[victim] = start(app._store.url, folder)
+                running[victim] = start(session_of(app).store.url, folder)
         (folder / STOP_FILE).touch()
         for each in running:
             each.join(20)

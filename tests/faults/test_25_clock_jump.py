@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.effects import effects, runs
 from tests.faults.workload import PATIENT, enqueue_jobs, wait_for_all
@@ -46,12 +47,12 @@ def enqueue_with_skew(url: str, folder: Path, skew: int) -> list[str]:
 
 @pytest.mark.slow
 def test_leases_delays_and_order_ignore_worker_clocks(app: App, crew: Crew, folder: Path) -> None:
-    url = app._store.url
+    url = session_of(app).store.url
     ahead = enqueue_with_skew(url, folder, HOUR)
-    here = put(app._store, *(spec("work", retry=PATIENT) for _ in range(2)))
+    here = put(session_of(app).store, *(spec("work", retry=PATIENT) for _ in range(2)))
     behind = enqueue_with_skew(url, folder, -HOUR)
     workers = [crew.start_one(extra={CLOCK_SKEW: str(skew)}, lease=2.0, concurrency=1) for skew in (HOUR, -HOUR)]
-    clocks = [put_one(app._store, "clock", retry=PATIENT) for _ in range(6)]
+    clocks = [put_one(session_of(app).store, "clock", retry=PATIENT) for _ in range(6)]
     slow = enqueue_jobs(app, 2, nap=2.5)  # longer than a lease, as each worker sees the other
     ids = [*ahead, *here, *behind, *clocks, *slow]
     wait_for_all(app, len(ids))
@@ -67,7 +68,10 @@ def test_leases_delays_and_order_ignore_worker_clocks(app: App, crew: Crew, fold
     # The database measured the delay.
     for job in (ahead[1], behind[1]):
         assert takes[job].at - snapshot.ledgers[job][0].at >= 0.4
-    errors = [float(app._store.run(app._store.jobs.result(job, "*")).value) - time.time() for job in clocks]  # type: ignore[union-attr]
+    errors = [
+        float(session_of(app).store.run(session_of(app).store.jobs.result(job, "*")).value) - time.time()  # type: ignore[union-attr]
+        for job in clocks
+    ]
     assert all(abs(abs(each) - HOUR) < 60 for each in errors), "the clocks were not wrong: the test proves nothing"
     assert len(crew.alive) == len(workers)
 
@@ -81,7 +85,7 @@ def test_killed_worker_with_wrong_clock_is_recovered_in_time(app: App, crew: Cre
     (folder / "go").touch()
     crew.start_one(extra={CLOCK_SKEW: str(-HOUR)})
     wait_for_all(app, 2)
-    check(app._store.url, ids, folder=folder, within=RECOVERY_LIMIT)
+    check(session_of(app).store.url, ids, folder=folder, within=RECOVERY_LIMIT)
 
 
 @pytest.mark.slow
@@ -91,8 +95,8 @@ def test_clock_jumps_of_the_database_lose_no_job(app: App, crew: Crew, folder: P
     ids = enqueue_jobs(app, 40, nap=0.05)
     for shift in (HOUR, 0, -HOUR, 0):
         before = len(effects(folder))
-        app._store.run(app._store.clock.set(timedelta(seconds=shift), None))
+        session_of(app).store.run(session_of(app).store.clock.set(timedelta(seconds=shift), None))
         until(lambda before=before: len(effects(folder)) > before, "more jobs run")  # type: ignore[misc]
         ids += enqueue_jobs(app, 20, nap=0.05)
     wait_for_all(app, len(ids))
-    check(app._store.url, ids, folder=folder)
+    check(session_of(app).store.url, ids, folder=folder)

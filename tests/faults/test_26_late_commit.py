@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.errors import Conflict
 from tests.faults.checker import check
 from tests.faults.snapshot import take_snapshot
@@ -49,7 +50,7 @@ def seen(folder: Path) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("kills", [8, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
 def test_killed_consumer_misses_no_event(app: App, folder: Path, choice: random.Random, kills: int) -> None:
-    store, ids = app._store, []
+    store, ids = session_of(app).store, []
     lease = open_lease(store, ttl=3600)
 
     def consumer() -> ForkServerProcess:

@@ -13,6 +13,7 @@ from multiprocessing.context import ForkServerProcess
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.worker.maintenance import feed
 from tests.support.forkserver import start_call
 from tests.support.ledger import all_jobs, check_ledger
@@ -31,7 +32,7 @@ def _feed(url: str) -> None:
     async def run() -> None:
         with closing(App(url, name="feeder")) as app:
             while True:
-                await feed(app._store, tenant="*")
+                await feed(session_of(app).store, tenant="*")
                 await asyncio.sleep(0.002)
 
     asyncio.run(run())
@@ -39,13 +40,13 @@ def _feed(url: str) -> None:
 
 def events_of(app: App) -> Counter[str]:
     """Count the jobs of each subscription and event."""
-    jobs = [job for job in all_jobs(app._store) if job.source_system == "subscription"]
+    jobs = [job for job in all_jobs(session_of(app).store) if job.source_system == "subscription"]
     return Counter(f"{job.kind} {job.causation_id}" for job in jobs)
 
 
 @pytest.mark.parametrize("kills", [8, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
 def test_each_event_creates_one_job_despite_kills(app: App, choice: random.Random, kills: int) -> None:
-    store, enqueued, sent = app._store, 0, 0
+    store, enqueued, sent = session_of(app).store, 0, 0
     store.migrate()
     app.subscriptions.set("follow", "job.enqueue", "follow", of_kind="mail.send")
     app.subscriptions.set("hear", "news", "hear")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast import Backoff, Retry, State, webhooks
+from holdfast.app.internals import session_of
 from holdfast.features.webhooks.model import DELIVER
 from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp, new_app
@@ -91,7 +92,8 @@ def test_every_event_is_delivered_with_one_id(new_app: NewApp, monkeypatch: pyte
             assert len(set(bodies)) == 1, id
         assert max(len(set(signatures)) for signatures in storm.signatures.values()) > 1  # one signature per attempt
         histories = [
-            app._store.run(app._store.jobs.history(job.id, "default")) for job in app.jobs.list(kind=DELIVER, limit=200)
+            session_of(app).store.run(session_of(app).store.jobs.history(job.id, "default"))
+            for job in app.jobs.list(kind=DELIVER, limit=200)
         ]
         retries = [next(event for event in each if event.type == "retry") for each in histories]
         # The delays are random to the millisecond, so hardly two are equal.
@@ -127,5 +129,7 @@ def test_killed_worker_repeats_the_same_webhook_message(new_app: NewApp, url: st
             until(lambda: app.jobs.get(job).state is State.SUCCEEDED, "the second worker has delivered it")
     assert len(received) == 2
     assert (received[0].id, received[0].body) == (received[1].id, received[1].body)
-    event_types = [event.type for event in app._store.run(app._store.jobs.history(job, "default"))]
-    assert event_types.count("lapse") == event_types.count("succeed") == 1
+    event_types = [
+        event.type for event in session_of(app).store.run(session_of(app).store.jobs.history(job, "default"))
+    ]
+    assert event_types.count("lease_expired") == event_types.count("succeed") == 1

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Retry, State
+from holdfast.app.internals import session_of
 from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.effects import effects, runs
 from tests.faults.workload import enqueue_jobs, wait_for_all
@@ -36,7 +37,7 @@ def test_blocked_loop_and_held_gil_keep_the_lease(app: App, crew: Crew, folder: 
     )
     more = enqueue_jobs(app, 5)
     wait_for_all(app, 7)
-    snapshot = check(app._store.url, [*ids, *more], folder=folder)
+    snapshot = check(session_of(app).store.url, [*ids, *more], folder=folder)
     assert {row.state for row in snapshot.rows.values()} == {State.SUCCEEDED}
     assert all(count == 1 for count in runs(folder).values()), runs(folder)
     assert all(len(effects(folder, "ended")) == 2 for _ in ids)
@@ -55,6 +56,6 @@ def test_gil_held_longer_than_lease_affects_only_its_job(app: App, crew: Crew, f
     crew.start_one(lease=0.3, concurrency=2)
     others = enqueue_jobs(app, 5)
     wait_for_all(app, 6)
-    snapshot = check(app._store.url, [*ids, *others], folder=folder, within=RECOVERY_LIMIT)
+    snapshot = check(session_of(app).store.url, [*ids, *others], folder=folder, within=RECOVERY_LIMIT)
     assert {snapshot.rows[job].state for job in others} == {State.SUCCEEDED}
     assert snapshot.rows[ids[0]].state in (State.SUCCEEDED, State.DEAD_LETTER)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Retry, State
+from holdfast.app.internals import session_of
 from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.effects import effects, runs
 from tests.faults.workload import PATIENT, states, wait_for_all
@@ -39,12 +40,14 @@ def restart_until_dead(app: App, crew: Crew, poison: list[str], workers: int) ->
 @pytest.mark.slow
 @pytest.mark.parametrize(("url", "how"), [("sqlite", "kill"), ("postgres", "segfault")], indirect=["url"])
 def test_job_that_kills_workers_is_dead_lettered(app: App, crew: Crew, folder: Path, how: str) -> None:
-    poison = [put_one(app._store, "poison", payload={"how": how}, retry=Retry(max_attempts=5, max_crashes=1))]
-    others = put(app._store, *(spec("work", payload={"nap": 0.01}, retry=PATIENT) for _ in range(40)))
+    poison = [
+        put_one(session_of(app).store, "poison", payload={"how": how}, retry=Retry(max_attempts=5, max_crashes=1))
+    ]
+    others = put(session_of(app).store, *(spec("work", payload={"nap": 0.01}, retry=PATIENT) for _ in range(40)))
     crew.start(2)
     died = restart_until_dead(app, crew, poison, workers=2)
     wait_for_all(app, 41)
-    snapshot = check(app._store.url, [*poison, *others], folder=folder, within=RECOVERY_LIMIT)
+    snapshot = check(session_of(app).store.url, [*poison, *others], folder=folder, within=RECOVERY_LIMIT)
     job = app.jobs.get(poison[0])
     assert (job.crashes, job.retries, job.attempt, job.error_code) == (2, 0, 2, "worker_lost")
     assert runs(folder)[poison[0]] == died == 2
@@ -57,7 +60,7 @@ def test_job_that_kills_workers_is_dead_lettered(app: App, crew: Crew, folder: P
 @pytest.mark.parametrize(("url", "kind"), [("sqlite", "hold"), ("postgres", "poison")], indirect=["url"])
 def test_at_most_once_job_is_not_repeated_after_crash(app: App, crew: Crew, folder: Path, kind: str) -> None:
     """With no retries and no crashes allowed, a crash makes a dead letter, and a person decides."""
-    once = put_one(app._store, kind, retry=Retry(max_attempts=1, max_crashes=0))
+    once = put_one(session_of(app).store, kind, retry=Retry(max_attempts=1, max_crashes=0))
     victim = crew.start_one()
     until(lambda: effects(folder), "the job runs")
     if kind == "hold":
@@ -65,8 +68,8 @@ def test_at_most_once_job_is_not_repeated_after_crash(app: App, crew: Crew, fold
     victim.wait()
     (folder / "go").touch()
     crew.start_one()
-    more = put(app._store, *(spec("work", retry=PATIENT) for _ in range(3)))
+    more = put(session_of(app).store, *(spec("work", retry=PATIENT) for _ in range(3)))
     wait_for_all(app, 4)
-    snapshot = check(app._store.url, [once, *more], folder=folder)
+    snapshot = check(session_of(app).store.url, [once, *more], folder=folder)
     assert (snapshot.rows[once].state, runs(folder)[once]) == (State.DEAD_LETTER, 1)
-    assert [event.type for event in snapshot.ledgers[once]] == ["enqueue", "take", "lapse", "bury"]
+    assert [event.type for event in snapshot.ledgers[once]] == ["enqueue", "take", "lease_expired", "dead_letter"]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Retry, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.engine.outcome import Failed, Snoozed
 from holdfast.errors import InvalidInput
 from holdfast.features.assembly import Store
@@ -147,14 +148,14 @@ def test_hostile_value_of_handler_ends_only_its_job(app: App, how: str) -> None:
         code = str(ended.error_code)
         if how == "raised":
             assert code == "RuntimeError", name
-        elif (how, name) == ("saved", "two megabytes") and app._store.url.startswith("postgres"):
+        elif (how, name) == ("saved", "two megabytes") and session_of(app).store.url.startswith("postgres"):
             assert code == "no_artifact_store"  # SQLite has one, and there the result is too large
         else:
             assert code.startswith("payload_"), name
         assert ended.error_message
         assert len(ended.error_message) <= 2_000
-        assert handle.history()[-1].type == "bury"
-    check(app._store.url, [*(handle.id for handle in bad.values()), good.id])
+        assert handle.history()[-1].type == "dead_letter"
+    check(session_of(app).store.url, [*(handle.id for handle in bad.values()), good.id])
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
@@ -175,26 +176,26 @@ def test_long_error_message_does_not_flood_the_log(app: App, caplog: pytest.LogC
 @pytest.mark.parametrize("name", ["nul", "lone surrogate", "two megabytes"])
 def test_reason_and_error_accept_any_text(app: App, name: str) -> None:
     text = REFUSED[name]
-    first, second = (put_one(app._store) for _ in range(2))
-    assert settle(app._store, take(app._store), Snoozed(0.0, text)) == []
-    assert settle(app._store, take(app._store), Failed(text, text, text, final=True)) == []
-    assert job(app._store, first).state is State.RETRY_WAITING
-    assert history(app._store, first)[-1].meta["reason"]
-    assert job(app._store, second).state is State.DEAD_LETTER
-    check(app._store.url, [first, second], ended=False)
+    first, second = (put_one(session_of(app).store) for _ in range(2))
+    assert settle(session_of(app).store, take(session_of(app).store), Snoozed(0.0, text)) == []
+    assert settle(session_of(app).store, take(session_of(app).store), Failed(text, text, text, final=True)) == []
+    assert job(session_of(app).store, first).state is State.RETRY_WAITING
+    assert history(session_of(app).store, first)[-1].meta["reason"]
+    assert job(session_of(app).store, second).state is State.DEAD_LETTER
+    check(session_of(app).store.url, [first, second], ended=False)
 
 
 @pytest.mark.parametrize("name", ["nul", "lone surrogate", "two megabytes"])
 def test_operator_reason_is_stored_or_refused_as_invalid(app: App, name: str) -> None:
     """No error of the database driver escapes."""
-    waiting = put_one(app._store)
+    waiting = put_one(session_of(app).store)
     try:
         app.jobs.cancel(waiting, reason=REFUSED[name])
     except InvalidInput:
-        assert job(app._store, waiting).state is State.QUEUED
+        assert job(session_of(app).store, waiting).state is State.QUEUED
     else:
-        assert job(app._store, waiting).state is State.CANCELLED
-        assert history(app._store, waiting)[-1].meta["reason"]
+        assert job(session_of(app).store, waiting).state is State.CANCELLED
+        assert history(session_of(app).store, waiting)[-1].meta["reason"]
 
 
 # -- payloads inserted with SQL --------------------------------------------------------------------------------
@@ -229,13 +230,13 @@ def insert(store: Store, payload: str) -> list[str]:
 def test_inserted_payload_is_refused_or_its_job_ends(url: str) -> None:
     """The database refuses the payload, or the worker ends the job; the next job is not delayed."""
     with closing(App(url)) as app:
-        app._store.migrate()
+        app.migrate()
 
         @app.job(retry=ONCE)
         def echo(value: Any) -> Any:
             return value
 
-        ids = {name: inserted[0] for name, text in RAW.items() if (inserted := insert(app._store, text))}
+        ids = {name: inserted[0] for name, text in RAW.items() if (inserted := insert(session_of(app).store, text))}
         behind = echo.enqueue("behind")
         work_off(app)
         assert behind.result(timeout=20) == "behind"
@@ -249,9 +250,9 @@ def test_inserted_payload_is_refused_or_its_job_ends(url: str) -> None:
 
 def check_readable(app: App, *texts: str) -> None:
     """Check that a strange row does not break the list that contains it."""
-    app._store.migrate()
-    strange = [job for text in texts for job in insert(app._store, text)]
-    good = put_one(app._store)
+    app.migrate()
+    strange = [job for text in texts for job in insert(session_of(app).store, text)]
+    good = put_one(session_of(app).store)
     assert {each.id for each in app.jobs.list()} == {good, *strange}
     for each in app.jobs.list():
         assert app.jobs.get(each.id) == each

@@ -26,8 +26,15 @@ pytestmark = pytest.mark.req("JF-1")
 OWNER, STRANGER = "default", "umbrella"
 # Operations of the whole database: pauses, logins, payload indexes, usage, and the seals over the whole ledger.
 GLOBAL = {
-    *("audit.block", "audit.get_seal", "audit.seal", "audit.unsealed", "clock.now", "clock.set", "executors.add"),
-    *("executors.list", "executors.remove", "jobs.fill_payload_index", "jobs.payload_indexes"),
+    *("audit.block", "audit.get_seal", "audit.seal", "audit.unsealed", "clock.now", "clock.set", "executors.set"),
+    *(
+        "restores.report",
+        "restores.adopt",
+        "executors.list",
+        "executors.remove",
+        "jobs.fill_payload_index",
+        "jobs.payload_indexes",
+    ),
     *("jobs.remove_payload_index", "tenants.fair_queues", "tenants.pin", "tenants.pinned", "tenants.pins"),
     *("tenants.registered_only", "tenants.set_fair", "tenants.set_registered_only", "tenants.unpin", "usage.count"),
 }

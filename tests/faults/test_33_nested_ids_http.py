@@ -15,6 +15,7 @@ import httpx2
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.features.dead_letters.model import NewOperation
 from holdfast.features.limits.model import ReservationRequest
 from holdfast.server.app import make_service
@@ -39,7 +40,13 @@ PAGES = (
 OWNED = {
     *("/jobs/{job_id}", "/jobs/{job_id}/history", "/jobs/{job_id}/attempts", "/jobs/{job_id}/why"),
     *("/jobs/{job_id}/result", "/approvals/{approval_id}", "/workflows/{workflow_id}", "/dead-letters/{group}"),
-    *("/operations/{operation_id}", "/reservations/{reservation_id}", "/schedules/{name}", "/archives/jobs/{job_id}"),
+    *(
+        "/workflows/{workflow_id}/graph",
+        "/operations/{operation_id}",
+        "/reservations/{reservation_id}",
+        "/schedules/{name}",
+        "/archives/jobs/{job_id}",
+    ),
 }
 
 
@@ -81,7 +88,7 @@ def _minimal(document: dict[str, Any], schema: dict[str, Any], name: str, job: s
 
 def create_objects(app: App, by_hand: ByHand) -> dict[str, str]:
     """Create the owner's objects; returns their ids by the names of path parameters."""
-    store = app._store
+    store = session_of(app).store
     ids, run = furnish(store, by_hand), store.run
     run(store.operations.start(NewOperation(ids["bulk"], "redrive", CANARY), JobFilter(tenant=OWNER), "ada", OWNER))
     reservation = ReservationRequest(new_id(), "queue", "theirs", 3600)
@@ -103,18 +110,16 @@ def create_objects(app: App, by_hand: ByHand) -> dict[str, str]:
         "operation_id": ids["bulk"],
         "reservation_id": reservation.id,
         "lease": ids["other"],
-        "id": ids["token"],
+        "token_id": ids["token"],
+        "worker": ids["other"],
         "group": group.fingerprint,
-        "agent": "planner",
+        "id": "planner",
         "name": "hourly",
         "label": "worker",
+        "queue": "theirs",
+        "login": "theirs",
         "token": "hfa_nobody",
     }
-
-
-def known_to(path: str, known: dict[str, str]) -> dict[str, str]:
-    """The id of an agent is a name: the route creates a missing one. Other routes have the id of a token there."""
-    return known | {"id": known["agent"]} if path.startswith("/api/v1/agents/") else known
 
 
 @pytest.mark.slow
@@ -124,7 +129,7 @@ async def test_objects_of_another_tenant_are_not_found_over_http(url: str, tmp_p
         closing(App(url, tenant=STRANGER, enqueued_by="eve", artifacts=files)) as app,
         closing(open_by_hand(url)) as by_hand,
     ):
-        app._store.migrate()
+        app.migrate()
         theirs = create_objects(app, by_hand)
         nowhere = {name: new_id() if len(value) == 36 else f"no_{name}_here" for name, value in theirs.items()}
         token = app.tokens.issue("eve", roles=["admin"]).text
@@ -144,8 +149,7 @@ async def test_objects_of_another_tenant_are_not_found_over_http(url: str, tmp_p
                 responses = []
                 # This route creates a missing object with the given id.
                 creates = (method, path) == ("put", "/api/v1/reservations/{reservation_id}")
-                for all_known in (theirs, nowhere) if "{" in path and not creates else (theirs,):
-                    known = known_to(path, all_known)
+                for known in (theirs, nowhere) if "{" in path and not creates else (theirs,):
                     body = body_of(document, operation, known["job_id"])
                     response = await http.request(method, path.format(**known), json=body)
                     shown = response.text
@@ -161,9 +165,7 @@ async def test_objects_of_another_tenant_are_not_found_over_http(url: str, tmp_p
                 assert responses[0][0] == 404 or not creates, (method, path)
                 assert responses[0][0] != 500, (method, path)
                 tried += 1
-                stranger = await http.request(
-                    method, path.format(**known_to(path, theirs)), headers={"Authorization": ""}
-                )
+                stranger = await http.request(method, path.format(**theirs), headers={"Authorization": ""})
                 open_to_all = operation.get("security") is None
                 assert open_to_all or stranger.status_code == 401, f"{method} {path} without a token"
             for path, body in nested(theirs, await create_own(http)):
@@ -183,7 +185,7 @@ async def test_objects_of_another_tenant_are_not_found_over_http(url: str, tmp_p
                 page = pattern.format(**theirs)
                 assert (await http.get(page, headers=owner)).status_code == 200, page
                 assert (await http.get(page)).status_code == 404, page
-        await app._store.leave_loop()
+        await session_of(app).store.leave_loop()
         assert tried > 100
         assert leaks == []
         assert {table for table, rows in after.items() if before.get(table, []) != rows} == set()
@@ -221,7 +223,7 @@ def refused(response: httpx2.Response) -> bool:
 async def test_tenants_on_shared_connections_read_only_their_jobs(postgres_url: str) -> None:
     """Fault 32: requests of several tenants interleave; some fail within a transaction, and some are cancelled."""
     with closing(App(postgres_url)) as app:
-        app._session.make_ready()
+        session_of(app).make_ready()
         names = ["acme", "umbrella", "initech"]
         tokens = {name: app.tokens.issue("x", roles=["admin"], tenant=name).text for name in names}
         transport = httpx2.ASGITransport(make_service(app, authenticate=tokens_of(app)), raise_app_exceptions=False)
@@ -245,4 +247,4 @@ async def test_tenants_on_shared_connections_read_only_their_jobs(postgres_url: 
             for (name, _), kinds in zip(rounds, seen, strict=True):
                 assert set(kinds) == {f"of.{name}"}
                 assert len(kinds) <= 3
-        await app._store.leave_loop()
+        await session_of(app).store.leave_loop()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.effects import effects, runs
 from tests.faults.snapshot import take_snapshot
@@ -21,7 +22,9 @@ pytestmark = pytest.mark.req("SC-13", "JF-4", "CX-15")
 
 
 def lease_end(app: App, worker: WorkerProcess) -> float:
-    (lease,) = [each for each in take_snapshot(app._store.url).leases.values() if worker.is_author(each.holder)]
+    (lease,) = [
+        each for each in take_snapshot(session_of(app).store.url).leases.values() if worker.is_author(each.holder)
+    ]
     return lease.until
 
 
@@ -38,14 +41,14 @@ def test_running_jobs_end_and_queued_jobs_stay(app: App, crew: Crew, folder: Pat
     until(lambda: lease_end(app, leaving) > at_first + 2.0, "the lease is renewed")
     (folder / "go").touch()
     assert leaving.wait() == 0
-    snapshot = take_snapshot(app._store.url)
+    snapshot = take_snapshot(session_of(app).store.url)
     assert [snapshot.rows[job].state for job in running] == [State.SUCCEEDED] * 3
     assert all(leaving.is_author(snapshot.ledgers[job][-1].actor) for job in running)
     assert {snapshot.rows[job].state for job in waiting} == {State.QUEUED}, "the worker claimed no more jobs"
-    assert not any(event.type == "lapse" for ledger in snapshot.ledgers.values() for event in ledger)
+    assert not any(event.type == "lease_expired" for ledger in snapshot.ledgers.values() for event in ledger)
     crew.start_one(lease=30.0)
     wait_for_all(app, 23)
-    check(app._store.url, [*running, *waiting], folder=folder)
+    check(session_of(app).store.url, [*running, *waiting], folder=folder)
     assert set(runs(folder).values()) == {1}
 
 
@@ -56,7 +59,7 @@ def test_job_that_exceeds_grace_is_returned_to_the_queue(app: App, crew: Crew, f
     until(lambda: len(effects(folder)) == 2, "both jobs run")
     leaving.ask_to_stop()
     assert leaving.wait() == 0
-    snapshot = take_snapshot(app._store.url)
+    snapshot = take_snapshot(session_of(app).store.url)
     # At once, not when the lease has expired; a maintenance task may already have promoted the jobs.
     assert {snapshot.rows[job].state for job in ids} <= {State.RETRY_WAITING, State.QUEUED}
     seen = {event.type for ledger in snapshot.ledgers.values() for event in ledger}
@@ -64,8 +67,8 @@ def test_job_that_exceeds_grace_is_returned_to_the_queue(app: App, crew: Crew, f
     (folder / "go").touch()
     crew.start_one(lease=30.0)
     wait_for_all(app, 2)
-    check(app._store.url, ids, folder=folder)
-    assert all(app._store.run(app._store.jobs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
+    check(session_of(app).store.url, ids, folder=folder)
+    assert all(session_of(app).store.run(session_of(app).store.jobs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
@@ -83,14 +86,14 @@ def test_worker_killed_while_draining_is_recovered(app: App, crew: Crew, folder:
     (folder / "go").touch()
     crew.start_one()
     wait_for_all(app, 4)
-    check(app._store.url, ids, folder=folder, within=RECOVERY_LIMIT)
+    check(session_of(app).store.url, ids, folder=folder, within=RECOVERY_LIMIT)
 
 
 def test_worker_that_cannot_settle_still_stops(tiny_disk: Path, folder: Path) -> None:
     """After its grace the worker stops; its lease expires, and another worker recovers the jobs."""
     url = f"sqlite:///{tiny_disk}/jobs.db"
     with closing(App(url)) as app, Crew(url, folder) as crew:
-        app._store.migrate()
+        app.migrate()
         leaving = crew.start_one(grace=0.3)
         enqueue_jobs(app, 2, kind="ahold")
         until(lambda: len(effects(folder)) == 2, "both jobs run")

@@ -51,7 +51,7 @@ class FaultyMachine(StoresMachine):
         settlements = [decide(views.claim_of(job), data.draw(outcomes, label=job.id), 0.5) for job in held]
         flows: dict[str, Callable[[StoreDriver], Flow[Any]]] = {
             "settle": lambda driver: driver.store.leases.settle(driver.token(lease), settlements, scope),
-            "reap": lambda driver: driver.store.leases.reap(),
+            "recover": lambda driver: driver.store.leases.recover(),
             "promote": lambda driver: driver.store.leases.promote(),
             "expire": lambda driver: driver.store.leases.expire(),
             "cancel": lambda driver: driver.store.jobs.operate("cancel", ids, "cut", "an operator", "*"),
@@ -85,10 +85,10 @@ class FaultyMachine(StoresMachine):
         """A sweep that dies half-way equals a smaller sweep; the next process continues it."""
         if any(not lease.swept and lease.ended for lease in self.model.leases.values()):
             return  # the order of leases is not promised
-        self.apply(lambda side: side.reap_lapsed(1000, "*"))
+        self.apply(lambda side: side.recover_leases(1000, "*"))
         for driver in self.drivers.values():
             driver.restart()
-        self.apply(lambda side: side.reap_lapsed(1000, "*"))
+        self.apply(lambda side: side.recover_leases(1000, "*"))
 
 
 def run_machine(make_stores: MakeStores, how: settings) -> None:

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
 from holdfast.features.approvals.model import Approval
@@ -60,7 +61,7 @@ def drop_trigger(by_hand: ByHand, name: str, table: str) -> None:
 
 def remove_transition_check(by_hand: ByHand) -> None:
     if by_hand.name == "sqlite":
-        drop_trigger(by_hand, "judge_transition", "job_state")
+        drop_trigger(by_hand, "guard_transition", "job_state")
     else:
         edit_function(by_hand, "refuse_transition", r"\nbegin\n", "\nbegin\n    return was <> now_is;\n")
 
@@ -79,7 +80,7 @@ def taken_over(store: Store) -> Claim:
     put_one(store)
     old = take(store)
     forward(store, 60)
-    assert store.run(store.leases.reap()).crashed == 1
+    assert store.run(store.leases.recover()).crashed == 1
     store.run(store.leases.promote())
     assert claim(store, open_lease(store, "the other"))
     return old
@@ -155,7 +156,7 @@ def test_token_can_be_reused_without_token_check(store: Store, by_hand: ByHand) 
     assert [use(store, approval, person) for person in ("ada", "bob")] == [None, "token_used"]
     again = "update approval_token set used_at = null"
     assert "used once" in (by_hand.refusal(again) or "")
-    drop_trigger(by_hand, "judge_token_update" if by_hand.name == "sqlite" else "judge_update", "approval_token")
+    drop_trigger(by_hand, "guard_token_update" if by_hand.name == "sqlite" else "guard_update", "approval_token")
     assert by_hand.refusal(again) is None
     assert use(store, approval, "bob") is None
     assert len(votes(store, approval.id)) == 2
@@ -171,7 +172,7 @@ def test_token_can_be_reused_only_without_function_check_and_trigger(store: Stor
     with pytest.raises(Exception, match="used once"):
         use(store, approval, "bob")
     assert len(votes(store, approval.id)) == 1
-    drop_trigger(by_hand, "judge_update", "approval_token")
+    drop_trigger(by_hand, "guard_update", "approval_token")
     assert use(store, approval, "bob") is None
     assert len(votes(store, approval.id)) == 2
 
@@ -184,7 +185,7 @@ def test_job_can_continue_undecided_without_transition_check(store: Store, by_ha
     leave = "update job_state set state = 'queued', approval_id = null where id = :id"
     assert "has no such decision" in (by_hand.refusal(leave, {"id": job}) or "")
     if by_hand.name == "sqlite":
-        drop_trigger(by_hand, "judge_transition", "job_state")
+        drop_trigger(by_hand, "guard_transition", "job_state")
         drop_trigger(by_hand, "withdraw_approval", "job_state")
     else:
         edit_function(by_hand, "approvals_on_transition", r"\nbegin\n", "\nbegin\n    return;\n")
@@ -319,23 +320,23 @@ def _serve_without_heartbeats(url: str, folder: str) -> None:
     os.environ["HOLDFAST_URL"], os.environ[FOLDER_VARIABLE] = url, folder
     from tests.faults.worker_app import app
 
-    run = app._store.run
+    run = session_of(app).store.run
 
     def run_without_renewals(flow: Flow[object]) -> object:
         return True if "leases.renew" in operations_of(flow) else run(flow)
 
-    app._store.run = run_without_renewals  # type: ignore[method-assign, assignment]
+    session_of(app).store.run = run_without_renewals  # type: ignore[method-assign, assignment]
     app.run_worker(burst=False, **FAST_OPTIONS)
 
 
 @pytest.mark.slow
 def test_healthy_worker_loses_its_job_without_heartbeats(app: App, folder: Path) -> None:
     """The number of runs is what `test_28_loop_block.py` checks."""
-    worker = start_call(_serve_without_heartbeats, app._store.url, str(folder))
+    worker = start_call(_serve_without_heartbeats, session_of(app).store.url, str(folder))
     (job,) = enqueue_jobs(app, 1, nap=4.0)  # time for another process to start
     try:
         until(lambda: effects(folder), "the job runs")
-        other = start_worker(app._store.url, folder, burst=False)
+        other = start_worker(session_of(app).store.url, folder, burst=False)
         try:
             wait_for_all(app, 1)
         finally:

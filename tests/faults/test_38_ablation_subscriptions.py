@@ -30,17 +30,17 @@ def test_subscription_with_row_lock_misses_its_own_jobs(store: Store, by_hand: B
     put_one(store)
     with closing(open_store(store.url)) as other:
         # Another transaction ends between the lock and the read, so that the snapshot includes our own transaction.
-        original = type(store.subscriptions)._events  # type: ignore[attr-defined]
+        original = type(store.subscriptions)._events
 
         def late(self: Any, subscription: Any, want: int) -> Steps[Any]:
             put_one(other, "other")
             return (yield from original(self, subscription, want))
 
-        type(store.subscriptions)._events = late  # type: ignore[attr-defined]
+        type(store.subscriptions)._events = late  # type: ignore[method-assign]
         try:
             feed(store, "self")
         finally:
-            type(store.subscriptions)._events = original  # type: ignore[attr-defined]
+            type(store.subscriptions)._events = original  # type: ignore[method-assign]
     feed_all(store, "self")
     assert refusals(store, one) == [], "it never reads its own jobs, so the chain does not reach its limit"
 
@@ -60,7 +60,7 @@ def test_event_has_two_jobs_without_delivery_key(
     with pytest.raises(Conflict):
         feed(store, "after")
     if by_hand.name == "sqlite":
-        for name in ("judge_delivery_insert", "judge_delivery_delete"):
+        for name in ("guard_delivery_insert", "guard_delivery_delete"):
             drop_trigger(by_hand, name, "delivery")
         by_hand.execute("delete from delivery")
     else:
@@ -74,7 +74,7 @@ def test_concurrent_readers_move_cursor_twice_without_cursor_check(store: Store,
     one = subscribe(store, "after", "job.enqueue", kind="import", start="beginning")
     put_one(store, "import")
     assert feed_all(store, "after") == 1
-    advance: Any = store.subscriptions._advance  # type: ignore[attr-defined]
+    advance: Any = store.subscriptions._advance
     from holdfast.stores.flow import Flow
 
     with pytest.raises(HoldfastError) as refused:
@@ -117,11 +117,11 @@ def test_without_carrying_over_the_limit_is_never_reached(store: Store, by_hand:
 
 def test_any_executor_can_claim_without_executor_checks(store: Store, by_hand: ByHand) -> None:
     put_one(store)
-    store.run(store.executors.add("gpu", "executor", "ada"))
+    store.run(store.executors.set("gpu", "executor", "ada"))
     opening = store.leases.open("w", 60, "*", "odd")
     with pytest.raises(Refused):
         store.run(opening)
-    drop_trigger(by_hand, "judge_lease_insert" if by_hand.name == "sqlite" else "judge_insert", "lease")
+    drop_trigger(by_hand, "guard_lease_insert" if by_hand.name == "sqlite" else "guard_insert", "lease")
     lease = store.run(opening).id
     request = ClaimRequest(lease=lease, queues=("default",), want=1)
     with pytest.raises(Refused) as refused:

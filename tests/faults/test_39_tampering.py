@@ -134,7 +134,7 @@ def test_truncated_ledger_is_reported_by_anchor(store: Store, owner: ByHand) -> 
 
 def test_edited_or_deleted_action_is_reported(store: Store, owner: ByHand) -> None:
     for label in ("gpu", "cpu", "tpu"):
-        store.run(store.executors.add(label, "executor", "ada"))
+        store.run(store.executors.set(label, "executor", "ada"))
     seal(store)
     first = owner.execute("select min(seq) from action")[0][0]
     with unguarded(owner, "action"):
@@ -151,7 +151,7 @@ def test_exported_file_is_verified_without_database(store: Store, owner: ByHand,
     report = verify_file(tmp_path / "trail.jsonl", [audit.anchor()])
     assert (report.ok, report.seals, report.events) == (True, 4, len(event_numbers(owner)))
     lines = (tmp_path / "trail.jsonl").read_text().splitlines(keepends=True)
-    spot = next(n for n, line in enumerate(lines) if '"type":"bury"' in line or '"type":"retry"' in line)
+    spot = next(n for n, line in enumerate(lines) if '"type":"dead_letter"' in line or '"type":"retry"' in line)
     edited = [*lines[:spot], lines[spot].replace('"actor":"', '"actor":"not '), *lines[spot + 1 :]]
     (tmp_path / "edited.jsonl").write_text("".join(edited))
     assert [flaw.kind for flaw in verify_file(tmp_path / "edited.jsonl").flaws] == ["edited"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from tests.app.worker_process import process
 from tests.faults.workload import wait_for_all
 from tests.support.ledger import events_by_number as ledger
@@ -31,11 +32,11 @@ with App(name="owner", enqueued_by="the owner").reservations.hold("gpu", ttl=%r)
 
 def test_reservation_of_killed_owner_expires(app: App, crew: Crew, folder: Path) -> None:
     mark = folder / "reserved"
-    with process(OWNER % TTL, str(mark), url=app._store.url, folder=folder) as owner:
+    with process(OWNER % TTL, str(mark), url=session_of(app).store.url, folder=folder) as owner:
         until(mark.exists, "the resource is reserved")
         wanted = [(0, "gpu"), (5, "gpu"), (9, "gpu"), (0, None)]
         ids = put(
-            app._store,
+            session_of(app).store,
             *(spec("work", priority=priority, uses=(f"resource:{use}",) if use else ()) for priority, use in wanted),
         )
         crew.start_one(lease=60.0, concurrency=1)
@@ -46,9 +47,9 @@ def test_reservation_of_killed_owner_expires(app: App, crew: Crew, folder: Path)
         assert {app.jobs.get(each).state for each in ids[:3]} == {"queued"}
         owner.kill()
         owner.wait(10)
-    app._store.run(app._store.clock.set(timedelta(seconds=2 * TTL), None))
+    session_of(app).store.run(session_of(app).store.clock.set(timedelta(seconds=2 * TTL), None))
     wait_for_all(app, 4)
-    begun = [event.job_id for event in ledger(app._store) if event.type == "take"]
+    begun = [event.job_id for event in ledger(session_of(app).store) if event.type == "take"]
     assert begun == [ids[3], ids[2], ids[1], ids[0]], "in their original order"
     (reservation,) = app.reservations.list(ended=True)
     assert (reservation.state, reservation.holder) == ("expired", "the owner")

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from holdfast import App, Retry, State
+from holdfast.app.internals import session_of
 from holdfast.features.dead_letters.model import Operation
 from tests.faults.checker import check
 from tests.faults.workload import enqueue_jobs, state_counts
@@ -21,7 +22,7 @@ SOAK = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 
 def events(app: App, event_type: str) -> Counter[str]:
-    with closing(open_by_hand(app._store.url)) as by_hand:
+    with closing(open_by_hand(session_of(app).store.url)) as by_hand:
         rows = by_hand.execute("select job_id from event where type = :type", {"type": event_type})
     return Counter(str(row[0]) for row in rows)
 
@@ -59,6 +60,6 @@ def test_bulk_redrive_changes_each_job_once_despite_kills(app: App, crew: Crew, 
     until(lambda: state_counts(app).get(State.DEAD_LETTER, 0) == jobs, "all jobs are dead letters again", 240)
     crew.stop()
     (after,) = app.dead_letters.groups()
-    buried = events(app, "bury").total()
-    assert (after.open, after.times) == (jobs, buried)
-    check(app._store.url, ids, ended=False)
+    dead = events(app, "dead_letter").total()
+    assert (after.open, after.times) == (jobs, dead)
+    check(session_of(app).store.url, ids, ended=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Backoff, Retry, State
+from holdfast.app.internals import session_of
 from tests.faults.checker import check
 from tests.faults.workload import enqueue_jobs, state_counts
 from tests.support.direct_sql import open_by_hand
@@ -25,7 +26,7 @@ BINS = 20
 
 def delays(app: App) -> list[float]:
     """Return the time from each first failure to its due retry, from the ledger."""
-    with closing(open_by_hand(app._store.url)) as by_hand:
+    with closing(open_by_hand(session_of(app).store.url)) as by_hand:
         seconds = "at / 1e6" if by_hand.name == "sqlite" else "extract(epoch from at)::float8"
         # Only first failures: a job with a tiny delay fails again before the others have failed once.
         rows = by_hand.execute(f"select {seconds}, meta from event where type = 'retry' and attempt = 1")
@@ -59,4 +60,4 @@ def test_retries_are_spread_evenly(app: App, crew: Crew, folder: Path, jobs: int
     # The next jobs run at once.
     ids += enqueue_jobs(app, 20)
     until(lambda: state_counts(app).get(State.SUCCEEDED, 0) == 20, "the next jobs are done")
-    check(app._store.url, ids, ended=False)
+    check(session_of(app).store.url, ids, ended=False)

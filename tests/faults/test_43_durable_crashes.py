@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.engine.job import Job
 from holdfast.engine.states import FINISHED
 from holdfast.engine.steps import Step
@@ -66,7 +67,7 @@ class OrderRun:
 
     def __init__(self, app: App, folder: Path, case: Case) -> None:
         self._app, self._folder, self._case = app, folder, case
-        (self.id,) = put(app._store, spec(case.kind, retry=PATIENT))
+        (self.id,) = put(session_of(app).store, spec(case.kind, retry=PATIENT))
         self._workers: list[ForkServerProcess] = []
         self.at_kill: tuple[dict[str, Step], Counter[str]] | None = None
         """The stored steps and the recorded effects when the worker was killed."""
@@ -79,7 +80,10 @@ class OrderRun:
 
     @property
     def steps(self) -> dict[str, Step]:
-        return {step.name: step for step in self._app._store.run(self._app._store.steps.list(self.id, "*"))}
+        return {
+            step.name: step
+            for step in session_of(self._app).store.run(session_of(self._app).store.steps.list(self.id, "*"))
+        }
 
     @property
     def done(self) -> Counter[str]:
@@ -108,7 +112,7 @@ class OrderRun:
         assert killed, f"no process reached {self._case.moment}\n{self._log()}"
 
     def _start(self, moment: str | None) -> ForkServerProcess:
-        worker = start_call(run_worker, self._app._store.url, str(self._folder), moment, self._case.target)
+        worker = start_call(run_worker, session_of(self._app).store.url, str(self._folder), moment, self._case.target)
         self._workers.append(worker)
         return worker
 
@@ -149,14 +153,14 @@ class OrderRun:
 def run_case(app: App, folder: Path, case: Case) -> None:
     run = OrderRun(app, folder, case)
     run.run()
-    snapshot = check(app._store.url, [run.id], folder=folder, within=RECOVERY_LIMIT)
+    snapshot = check(session_of(app).store.url, [run.id], folder=folder, within=RECOVERY_LIMIT)
     job, operations = run.job, [event.type for event in snapshot.ledgers[run.id]]
-    result = app._store.run(app._store.jobs.result(run.id, "*"))
+    result = session_of(app).store.run(session_of(app).store.jobs.result(run.id, "*"))
     assert (job.state, job.retries, result and result.value) == (State.SUCCEEDED, 0, RESULT)
     assert (operations.count("ask"), operations.count("approve"), operations.count("snooze")) == (1, 1, 2)
 
     # A worker that dies while it holds the job counts as a crash.
-    attempts = app._store.run(app._store.jobs.attempts(run.id, "*"))
+    attempts = session_of(app).store.run(session_of(app).store.jobs.attempts(run.id, "*"))
     assert job.crashes == sum(attempt.outcome == "crashed" for attempt in attempts) >= int(case.held)
     # On a busy machine another worker may have been too slow to renew its lease.
     late = job.crashes - int(case.held)
@@ -267,14 +271,14 @@ class Orders:
 
     def add(self, count: int) -> None:
         kinds = [self._choice.choice(ORDER_KINDS) for _ in range(count)]
-        ids = put(self._app._store, *(spec(kind, retry=PATIENT, payload={"pause": 0.05}) for kind in kinds))
+        ids = put(session_of(self._app).store, *(spec(kind, retry=PATIENT, payload={"pause": 0.05}) for kind in kinds))
         self.jobs |= dict(zip(ids, kinds, strict=True))
         for job in ids:
             if self._choice.random() < 0.5:
                 self._send_event(job)  # before the job waits for it
 
     def unfinished(self) -> list[str]:
-        counts = self._app._store.run(self._app._store.jobs.counts("*"))
+        counts = session_of(self._app).store.run(session_of(self._app).store.jobs.counts("*"))
         if not any(counts.get(state) for state in set(State) - FINISHED):
             return []
         return [job.id for job in self._app.jobs.list(limit=1000) if job.state not in FINISHED]
@@ -295,29 +299,29 @@ class Orders:
 def kill_at_random(app: App, folder: Path, choice: random.Random, kills: int) -> None:
     orders = Orders(app, choice)
     orders.add(10)
-    workers = [start_call(run_worker, app._store.url, str(folder), None, "worker") for _ in range(2)]
+    workers = [start_call(run_worker, session_of(app).store.url, str(folder), None, "worker") for _ in range(2)]
     try:
         for _ in range(kills):
             time.sleep(choice.uniform(0.02, 0.7))  # a random moment
             victim = workers.pop(choice.randrange(2))
             victim.kill()
             victim.join(10)
-            workers.append(start_call(run_worker, app._store.url, str(folder), None, "worker"))
+            workers.append(start_call(run_worker, session_of(app).store.url, str(folder), None, "worker"))
             orders.add(max(0, 10 - len(orders.respond())))
         until(lambda: not orders.respond(), "all orders have ended", 120)
     finally:
         for worker in workers:
             worker.kill()
             worker.join(10)
-    snapshot = check(app._store.url, orders.jobs, folder=folder)
+    snapshot = check(session_of(app).store.url, orders.jobs, folder=folder)
     assert {row.state for row in snapshot.rows.values()} == {State.SUCCEEDED}
     by_job: dict[str, list[Effect]] = {job: [] for job in orders.jobs}
     for effect in effects(folder):
         by_job[effect.job].append(effect)
     for job, kind in orders.jobs.items():
-        steps = {step.name: step for step in app._store.run(app._store.steps.list(job, "*"))}
+        steps = {step.name: step for step in session_of(app).store.run(session_of(app).store.steps.list(job, "*"))}
         check_records(steps, by_job[job], f"default:{kind}:{job}")
-        result = app._store.run(app._store.jobs.result(job, "*"))
+        result = session_of(app).store.run(session_of(app).store.jobs.result(job, "*"))
         assert result is not None
         assert result.value == RESULT
     print(f"{len(orders.jobs)} jobs, {kills} kills")

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.engine.steps import Step
 from tests.faults.checker import check
 from tests.faults.effects import effects
@@ -37,7 +38,7 @@ HANDLERS = pytest.mark.parametrize(
 
 
 def enqueue(app: App, kind: str, **payload: int) -> str:
-    return put(app._store, spec(kind, retry=PATIENT, payload=payload))[0]
+    return put(session_of(app).store, spec(kind, retry=PATIENT, payload=payload))[0]
 
 
 def done(folder: Path) -> Counter[str]:
@@ -55,13 +56,13 @@ def release(folder: Path, *names: str) -> None:
 
 
 def steps(app: App, job: str) -> list[Step]:
-    return app._store.run(app._store.steps.list(job, "*"))
+    return session_of(app).store.run(session_of(app).store.steps.list(job, "*"))
 
 
 def check_success(app: App, job: str, folder: Path, runs: list[int], attempts: int) -> None:
     """Wait for the job, and check the runs of each step and its record, which has the last attempt that ran it."""
     wait_for_all(app, 1)
-    snapshot = check(app._store.url, [job], folder=folder)
+    snapshot = check(session_of(app).store.url, [job], folder=folder)
     assert (snapshot.rows[job].state, snapshot.rows[job].attempt) == (State.SUCCEEDED, attempts)
     assert [step.name for step in steps(app, job)] == ["step-0", "step-1", "step-2"]
     assert [done(folder)[f"step-{n}"] for n in range(3)] == runs
@@ -138,7 +139,7 @@ def interrupt_second_step(
 @HANDLERS
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_step_is_stored_after_file_lock(app: App, crew: Crew, folder: Path, kind: str) -> None:
-    interrupt_second_step(app, crew, folder, kind, lambda: locked(app._store.url), "")
+    interrupt_second_step(app, crew, folder, kind, lambda: locked(session_of(app).store.url), "")
 
 
 @pytest.mark.slow
@@ -146,7 +147,7 @@ def test_step_is_stored_after_file_lock(app: App, crew: Crew, folder: Path, kind
 def test_step_is_stored_after_full_disk(tiny_disk: Path, folder: Path, kind: str) -> None:
     url = f"sqlite:///{tiny_disk}/jobs.db"
     with closing(App(url, name="tests")) as app, Crew(url, folder) as crew:
-        app._store.migrate()
+        app.migrate()
         worker = crew.start_one(lease=30.0)
         job = enqueue(app, kind, size=LARGE)
         release(folder, "go-0")
@@ -171,7 +172,7 @@ def test_step_is_stored_after_server_restart(own_server: PostgresServer, own_url
 @HANDLERS
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_step_is_stored_after_lost_connections(app: App, crew: Crew, folder: Path, kind: str) -> None:
-    interrupt_second_step(app, crew, folder, kind, lambda: cut(app._store.url), "")
+    interrupt_second_step(app, crew, folder, kind, lambda: cut(session_of(app).store.url), "")
 
 
 # -- a frozen worker -------------------------------------------------------------------------------------------
@@ -190,14 +191,14 @@ def test_late_step_of_frozen_worker_is_refused(app: App, crew: Crew, folder: Pat
     wait_for_step(folder, "step-1", 2)
     release(folder, "go-1", "go-2")
     wait_for_all(app, 1)
-    before, stored = take_snapshot(app._store.url), steps(app, job)
+    before, stored = take_snapshot(session_of(app).store.url), steps(app, job)
     zombie.thaw()
     until(
         lambda: "lost" in zombie.said() or "no longer claimed by this worker" in zombie.said(),
         "the frozen worker logs that it lost its lease",
     )
     check_success(app, job, folder, [1, 2, 1], attempts=2)
-    after = take_snapshot(app._store.url)
+    after = take_snapshot(session_of(app).store.url)
     assert (after.rows, after.ledgers, steps(app, job)) == (before.rows, before.ledgers, stored)
     (end,) = [event for event in after.ledgers[job] if event.type == "succeed"]
     assert other.is_author(end.actor)
@@ -218,7 +219,7 @@ def test_late_approval_or_sleep_of_frozen_worker_is_refused(app: App, crew: Crew
         until(app.approvals.list, "the job waits for approval")
         app.approvals.approve(app.approvals.list()[0].id, by="ada")
     wait_for_all(app, 1)
-    before, stored = take_snapshot(app._store.url), steps(app, job)
+    before, stored = take_snapshot(session_of(app).store.url), steps(app, job)
     release(folder, "go-first")  # the frozen handler continues when it is thawed
     zombie.thaw()
     until(
@@ -226,8 +227,8 @@ def test_late_approval_or_sleep_of_frozen_worker_is_refused(app: App, crew: Crew
         "the frozen worker logs that it lost its lease",
     )
     zombie.stop()
-    check(app._store.url, [job], folder=folder)
-    after = take_snapshot(app._store.url)
+    check(session_of(app).store.url, [job], folder=folder)
+    after = take_snapshot(session_of(app).store.url)
     assert (after.rows, after.ledgers, steps(app, job)) == (before.rows, before.ledgers, stored)
     assert app.approvals.list() == []
 
@@ -260,7 +261,7 @@ def test_job_that_exceeds_grace_repeats_its_step(app: App, crew: Crew, folder: P
     leaving.ask_to_stop()
     assert leaving.wait(10) == 0, "a thread that cannot be stopped does not delay the exit"
     assert [step.name for step in steps(app, job)] == ["step-0"]
-    assert take_snapshot(app._store.url).rows[job].lease is None, "at once, not when the lease has expired"
+    assert take_snapshot(session_of(app).store.url).rows[job].lease is None, "at once, not when the lease has expired"
     release(folder, "go-1", "go-2")
     crew.start_one(lease=30.0)
     check_success(app, job, folder, [1, 2, 1], attempts=2)
@@ -277,10 +278,10 @@ def test_worker_stops_while_step_waits_for_table_lock(app: App, crew: Crew, fold
     job = enqueue(app, kind)
     release(folder, "go-0")
     wait_for_step(folder, "step-1")
-    with psycopg.connect(app._store.url) as connection:
+    with psycopg.connect(session_of(app).store.url) as connection:
         connection.execute("lock table holdfast.step in access exclusive mode")
         release(folder, "go-1")
-        until(lambda: _waits_for_the_lock(app._store.url), "the worker waits for the lock")
+        until(lambda: _waits_for_the_lock(session_of(app).store.url), "the worker waits for the lock")
         leaving.ask_to_stop()
         assert leaving.wait(10) == 0
     release(folder, "go-2")
@@ -300,7 +301,7 @@ def test_worker_stops_while_disk_is_full(tiny_disk: Path, folder: Path, kind: st
     """The step cannot be stored, and perhaps the job not returned: then the lease expires, and the step is repeated."""
     url = f"sqlite:///{tiny_disk}/jobs.db"
     with closing(App(url)) as app, Crew(url, folder) as crew:
-        app._store.migrate()
+        app.migrate()
         leaving = crew.start_one(grace=0.2)
         job = enqueue(app, kind, size=LARGE)
         release(folder, "go-0")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.engine.job import Job
 from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.effects import effects
@@ -41,7 +42,7 @@ def kill_workers(app: App, crew: Crew, folder: Path, choice: random.Random, *, c
         spec(choice.choice(["work", "awork"]), retry=PATIENT, uses=choice.choice(uses), priority=choice.randrange(3))
         for _ in range(count)
     ]
-    ids = put(app._store, *specs)
+    ids = put(session_of(app).store, *specs)
     crew.start(3)
     until(lambda: effects(folder), "the first job runs")
     for _ in range(kills):
@@ -49,9 +50,9 @@ def kill_workers(app: App, crew: Crew, folder: Path, choice: random.Random, *, c
         crew.kill_one(choice)
         crew.start(1)
     wait_for_all(app, count)
-    snapshot = check(app._store.url, ids, folder=folder, within=RECOVERY_LIMIT)
+    snapshot = check(session_of(app).store.url, ids, folder=folder, within=RECOVERY_LIMIT)
     assert {row.state for row in snapshot.rows.values()} == {State.SUCCEEDED}
-    most = most_at_once(app._store, counted_by)
+    most = most_at_once(session_of(app).store, counted_by)
     over = {name: most[name] for name, limit in LIMITS.items() if most.get(name, 0) > limit}
     assert not over, f"more concurrent jobs than {LIMITS}"
     assert most["key:a"] == LIMITS["key:a"], "the limit is used fully"

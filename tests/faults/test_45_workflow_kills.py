@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from holdfast.features.workflows.map_template import MAP
+from holdfast.app.internals import session_of
 from holdfast.features.workflows.model import CallbackSpec
+from holdfast.features.workflows.parts import MAP
 from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.crash_points import EXIT_CODE, CrashPoint, When, start_worker
 from tests.faults.effects import effects
@@ -39,20 +40,21 @@ class WorkFlow(Flow):
 
 
 @pytest.mark.parametrize("when", ["before", "within", "after"])
+@pytest.mark.slow
 def test_crash_at_the_end_of_parent_keeps_workflow_consistent(app: App, folder: Path, when: When) -> None:
-    if when == "within" and not app._store.embedded:
+    if when == "within" and not session_of(app).store.embedded:
         pytest.skip("on PostgreSQL the operation is one statement")
-    flow = WorkFlow(app._store, {"a": "", "b": "a", "c": ["a", "b"]})
+    flow = WorkFlow(session_of(app).store, {"a": "", "b": "a", "c": ["a", "b"]})
     flow.start()
     # The lease is long enough to reach that point on a busy machine.
-    victim = start_worker(app._store.url, folder, CrashPoint("settling", when), burst=True, lease_ttl=1.5)
+    victim = start_worker(session_of(app).store.url, folder, CrashPoint("settling", when), burst=True, lease_ttl=1.5)
     victim.join(60)
     assert victim.exitcode == EXIT_CODE, (folder / "worker.log").read_text()
     graph = check_workflow(flow.graph)
     ended = graph.nodes[0].state is State.SUCCEEDED
     assert ended == (when == "after")
     assert [node.unmet for node in graph.nodes] == ([0, 0, 1] if ended else [0, 1, 2])
-    rescuer = start_worker(app._store.url, folder, burst=False)
+    rescuer = start_worker(session_of(app).store.url, folder, burst=False)
     try:
         wait_for_all(app, 3)
     finally:
@@ -78,18 +80,18 @@ def test_crash_in_map_or_callback_creates_no_duplicates(app: App, folder: Path, 
         "deadline_at": None,
     }
     callback = CallbackSpec(spec("work", payload={"number": 9}, retry=PATIENT), "success", None)
-    flow = Flow(app._store, {"m": "", "last": "m"}, callbacks=(callback,))
+    flow = Flow(session_of(app).store, {"m": "", "last": "m"}, callbacks=(callback,))
     mapped, last = (replace(node.job, retry=PATIENT) for node in flow.nodes)
     mapped.kind, mapped.payload = MAP, json.dumps({"items": [1, 2, 3], "job": template, "limit": 10})
     last.kind, last.payload = "work", json.dumps({"number": 4})
     nodes = tuple(replace(node, job=job) for node, job in zip(flow.nodes, (mapped, last), strict=True))
-    app._store.run(app._store.workflows.start(replace(flow.spec, nodes=nodes), "default"))
+    session_of(app).store.run(session_of(app).store.workflows.start(replace(flow.spec, nodes=nodes), "default"))
     victim = start_worker(
-        app._store.url, folder, CrashPoint(f"workflows.{operation}", when), burst=False, lease_ttl=1.5
+        session_of(app).store.url, folder, CrashPoint(f"workflows.{operation}", when), burst=False, lease_ttl=1.5
     )
     victim.join(60)
     assert victim.exitcode == EXIT_CODE, (folder / "worker.log").read_text()
-    rescuer = start_worker(app._store.url, folder, burst=False)
+    rescuer = start_worker(session_of(app).store.url, folder, burst=False)
     try:
         wait_for_all(app, 6)
     finally:
@@ -99,7 +101,7 @@ def test_crash_in_map_or_callback_creates_no_duplicates(app: App, folder: Path, 
     assert flow.status == "succeeded"
     assert sorted(node.label for node in flow.graph.nodes) == ["last", "m", "m.1", "m.2", "m.3"]
     assert app.jobs.get(callback.job.id).state is State.SUCCEEDED
-    assert app._store.run(app._store.workflows.fire_callbacks(10, "*")) == 0
+    assert session_of(app).store.run(session_of(app).store.workflows.fire_callbacks(10, "*")) == 0
     # By the ledger, because an exchange settles one job and claims the next at the same time.
     seen = {node.label: {each.type: each.seq for each in app.jobs.history(node.job_id)} for node in flow.graph.nodes}
     assert all(seen[f"m.{n}"]["succeed"] < seen["last"]["take"] for n in (1, 2, 3))
@@ -111,7 +113,7 @@ def kill_workers(
     drawn: dict[str, str | list[str]] = {f"0.{n}": "" for n in range(width)}
     for layer in range(1, layers):
         drawn |= {f"{layer}.{n}": [f"{layer - 1}.{m}" for m in range(width)] for n in range(width)}
-    flow = WorkFlow(app._store, drawn)
+    flow = WorkFlow(session_of(app).store, drawn)
     flow.start()
     crew.start(3)
     until(lambda: effects(folder), "the first job runs")
@@ -121,7 +123,7 @@ def kill_workers(
         crew.start(1)
     ids = list(flow.ids.values())
     wait_for_all(app, len(ids), limit=120)
-    check(app._store.url, ids, folder=folder, within=RECOVERY_LIMIT)
+    check(session_of(app).store.url, ids, folder=folder, within=RECOVERY_LIMIT)
     assert set(states(app, ids)) == {State.SUCCEEDED}
     check_workflow(flow.graph)
     assert flow.status == "succeeded"
@@ -129,7 +131,7 @@ def kill_workers(
     began: dict[str, int] = {}
     ended: dict[str, int] = {}
     for name, job_id in flow.ids.items():
-        events = history(app._store, job_id)
+        events = history(session_of(app).store, job_id)
         began[name] = min(event.seq for event in events if event.type == "take")
         ended[name] = max(event.seq for event in events if event.type == "succeed")
     for name, parents in drawn.items():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from tests.faults.crash_points import EXIT_CODE, CrashPoint, start_worker
 from tests.support.direct_sql import open_by_hand
 from tests.support.features import keep, sweep
@@ -26,7 +27,7 @@ POINTS = (
 
 @pytest.mark.req("DP-16", "HK-5", "CX-15")
 def test_retention_and_usage_survive_crashes(app: App, folder: Path) -> None:
-    store = app._store
+    store = session_of(app).store
     ids = put(store, *(spec(payload={"number": number}, tags=("t",), key=f"k-{number}") for number in range(JOBS)))
     work(store, want=JOBS)
     keep(store, None, "1h")

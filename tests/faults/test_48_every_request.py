@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.features.assembly import open_store
 from tests.app.notes import prepare_notes
 from tests.faults.client_calls import CLIENT_CALLS
+from tests.faults.every_point import FORMS, check_maintenance, every, points, threads
 from tests.faults.scenarios import WRITES, MaintenanceScenario, Server, WorkerScenario
 from tests.migration.catalogue import catalogue
 from tests.support.concurrency import together
@@ -34,17 +35,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.req("CX-15", "DP-7", "DP-8", "SC-11")
 
 FATES: tuple[Fate, ...] = ("request", "answer", "silence")
-
-
-def every(cuts: Sequence[Cut], run: Callable[[Cut], object]) -> None:
-    """Run all cuts, also after a failure: several failures often have one reason."""
-    failed = []
-    for cut in cuts:
-        try:
-            run(cut)
-        except AssertionError as error:
-            failed.append(f"--- {cut[1]} {cut[0]}: {error}")
-    assert not failed, f"{len(failed)} of {len(cuts)}\n" + "\n".join(failed)
+STAYING = "holdfast-watchdog"
 
 
 # -- a worker, from its start to its shutdown --------------------------------------------------------------------
@@ -70,7 +61,7 @@ def test_worker_survives_some_lost_requests(worker: WorkerScenario, choice: rand
 @pytest.mark.parametrize("fate", FATES)
 def test_worker_survives_every_lost_request(worker: WorkerScenario, fate: Fate) -> None:
     requests = max(worker.run(None) for _ in range(2))
-    every([(number, fate) for number in range(1, requests + 1)], worker.run)
+    every(points(requests, [fate]), worker.run)
 
 
 @pytest.mark.soak
@@ -79,7 +70,7 @@ def test_worker_survives_every_lost_request(worker: WorkerScenario, fate: Fate) 
 @pytest.mark.req("SC-13")
 def test_worker_shutdown_survives_every_lost_request(worker: WorkerScenario, fate: Fate) -> None:
     requests = max(worker.run(None, at_shutdown=True) for _ in range(2))
-    every([(number, fate) for number in range(1, requests + 1)], lambda cut: worker.run(cut, at_shutdown=True))
+    every(points(requests, [fate]), lambda cut: worker.run(cut, at_shutdown=True))
 
 
 # -- client calls -------------------------------------------------------------------------------------------------
@@ -95,7 +86,7 @@ class Client:
 
     def run(self, name: str, form: str, cut: Cut | None) -> int:
         call, tenant = CLIENT_CALLS[name], f"t{next(self._numbers)}"
-        threads = _threads()
+        before = threads(STAYING)
         with Proxy(self.url) as proxy, closing(App(self.url, tenant=tenant)) as direct:
             if cut is not None:
                 proxy.inject(cut, 0.3)
@@ -106,14 +97,9 @@ class Client:
             concurrent.join(30)
             call.check(direct, response)
             requests = proxy.requests
-        until(lambda: not _threads() - threads, "its threads end")
+        until(lambda: not threads(STAYING) - before, "its threads end")
         until(lambda: _connections(self.url) == 0, "its connections are closed")
         return requests
-
-
-def _threads() -> set[threading.Thread]:
-    """Return the threads, except one that stays for later use."""
-    return {each for each in threading.enumerate() if each.name != "holdfast-watchdog"}
 
 
 def _connections(url: str) -> int:
@@ -122,9 +108,6 @@ def _connections(url: str) -> int:
         query = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
         ((count,),) = connection.execute(query).fetchall()
         return int(count)
-
-
-FORMS = pytest.mark.parametrize("form", ["sync", "async"])
 
 
 @pytest.mark.slow
@@ -146,8 +129,7 @@ def test_client_calls_survive_some_lost_requests(postgres_url: str, choice: rand
 def test_client_call_survives_every_lost_request(postgres_url: str, name: str, form: str) -> None:
     client = Client(postgres_url)
     requests = client.run(name, form, None)
-    cuts = [(number, fate) for fate in FATES for number in range(1, requests + 1)]
-    every(cuts, lambda cut: client.run(name, form, cut))
+    every(points(requests, FATES), lambda cut: client.run(name, form, cut))
 
 
 # -- maintenance --------------------------------------------------------------------------------------------------
@@ -163,11 +145,7 @@ def maintenance(postgres_server: Databases) -> Iterator[MaintenanceScenario]:
 @pytest.mark.slow
 @pytest.mark.req("DP-16", "HK-5")
 def test_maintenance_survives_some_lost_requests(maintenance: MaintenanceScenario, choice: random.Random) -> None:
-    _, ends = maintenance.run(None)
-    for _ in range(2):
-        cut = (choice.randint(1, 45), choice.choice(FATES))
-        print("cut", cut)
-        assert maintenance.run(cut)[1] == ends
+    check_maintenance(maintenance, lambda _: [(choice.randint(1, 45), choice.choice(FATES)) for _ in range(2)])
 
 
 @pytest.mark.soak
@@ -175,13 +153,7 @@ def test_maintenance_survives_some_lost_requests(maintenance: MaintenanceScenari
 @pytest.mark.parametrize("fate", FATES)
 @pytest.mark.req("DP-16", "HK-5")
 def test_maintenance_survives_every_lost_request(maintenance: MaintenanceScenario, fate: Fate) -> None:
-    requests, ends = maintenance.run(None)
-
-    def run(cut: Cut) -> None:
-        actual = maintenance.run(cut)[1]
-        assert actual == ends, (actual - ends, ends - actual)
-
-    every([(number, fate) for number in range(1, requests + 1)], run)
+    check_maintenance(maintenance, lambda requests: points(requests, [fate]))
 
 
 # -- the HTTP server ----------------------------------------------------------------------------------------------
@@ -214,8 +186,7 @@ def test_http_server_survives_some_lost_requests(server: Server, choice: random.
 @pytest.mark.req("JF-14", "DP-22")
 def test_every_page_survives_every_lost_request(server: Server) -> None:
     for path in server.pages():
-        cuts = [(number, fate) for fate in FATES[:2] for number in range(1, server.count_requests("GET", path) + 1)]
-        every(cuts, partial(server.request, "GET", path))
+        every(points(server.count_requests("GET", path), FATES[:2]), partial(server.request, "GET", path))
 
 
 @pytest.mark.soak
@@ -223,7 +194,7 @@ def test_every_page_survives_every_lost_request(server: Server) -> None:
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.req("JF-14", "DP-22")
 def test_http_write_survives_every_lost_request(server: Server, name: str) -> None:
-    every([(number, fate) for fate in FATES for number in range(1, 12)], lambda cut: WRITES[name](server, cut))
+    every(points(11, FATES), lambda cut: WRITES[name](server, cut))
 
 
 # -- migrations ---------------------------------------------------------------------------------------------------
@@ -263,7 +234,7 @@ def test_migration_is_atomic_at_every_lost_request(postgres_databases: TemplateD
     with postgres_databases.empty() as url:
         _, requests = migrate(url, None)
         complete = catalogue(url)
-    cuts = [(number, fate) for fate in FATES[:2] for number in range(1, requests + 1)]
+    cuts = points(requests, FATES[:2])
     while cuts:
         with postgres_databases.empty() as url:
             while cuts and not migrate(url, cuts.pop())[0]:

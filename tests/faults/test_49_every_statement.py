@@ -14,7 +14,7 @@ import json
 import random
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from holdfast.features.assembly import open_store
 from holdfast.stores.sqlite.connections import StoreConnection
 from tests.app.notes import prepare_notes
 from tests.faults.database_links import SqliteFiles, SqliteProcessLink, check_unlocked, sqlite_link
+from tests.faults.every_point import FORMS, check_maintenance, every, points, threads
 from tests.faults.scenarios import WRITES, MaintenanceScenario, Server, WorkerScenario
 from tests.faults.sqlite_client_calls import SQLITE_CLIENT_CALLS
 from tests.faults.sqlite_faults import BUSY_TIMEOUT, FAULT_KINDS, Fault, FaultKind, busy_timeout, watching
@@ -42,17 +43,7 @@ CODES = {"held": "database_locked", "full": "disk_full", "broken": "store_unavai
 """The error codes of programs that cannot wait; the other faults cause no error."""
 DURATION = 0.3
 LOCK = "BEGIN IMMEDIATE"
-
-
-def every(faults: Sequence[Fault], run: Callable[[Fault], object]) -> None:
-    """Run all faults, also after a failure: several failures often have one reason."""
-    failed = []
-    for fault in faults:
-        try:
-            run(fault)
-        except Exception as error:
-            failed.append(f"--- {fault[1]} {fault[0]}: {type(error).__name__} {error}")
-    assert not failed, f"{len(failed)} of {len(faults)}\n" + "\n".join(failed)
+STAYING = "holdfast-job"
 
 
 # -- client calls -------------------------------------------------------------------------------------------------
@@ -68,7 +59,7 @@ class Client:
 
     def run(self, name: str, form: str, fault: Fault | None) -> int:
         call, tenant = SQLITE_CLIENT_CALLS[name], f"t{next(self._numbers)}"
-        threads = _threads()
+        running = threads(STAYING)
         kind = None if fault is None else fault[1]
         with watching(self.url) as injector, closing(App(self.url, tenant=tenant)) as direct:
             direct.jobs.list()  # opens a connection, as in a program that has run for a while
@@ -93,7 +84,7 @@ class Client:
             elif error is None or call.concurrent is None:
                 call.check(direct, response)
             assert not any(_in_transaction(each) for each in injector.connections)
-        until(lambda: not _threads() - threads, "its threads end")
+        until(lambda: not threads(STAYING) - running, "its threads end")
         check_unlocked(path_of(self.url))
         return statements
 
@@ -121,14 +112,6 @@ def _in_transaction(connection: StoreConnection) -> bool:
         return False
 
 
-def _threads() -> set[threading.Thread]:
-    """Return the threads, except idle job threads that stay for later use."""
-    return {each for each in threading.enumerate() if not each.name.startswith("holdfast-job")}
-
-
-FORMS = pytest.mark.parametrize("form", ["sync", "async"])
-
-
 @pytest.mark.slow
 @FORMS
 @pytest.mark.req("DP-5", "HF-3")
@@ -148,8 +131,7 @@ def test_client_calls_survive_faults_at_some_statements(sqlite_url: str, choice:
 def test_client_call_survives_fault_at_every_statement(sqlite_url: str, name: str, form: str) -> None:
     client = Client(sqlite_url)
     statements = client.run(name, form, None)
-    faults = [(number, kind) for kind in SURVIVED for number in range(1, statements + 1)]
-    every(faults, lambda fault: client.run(name, form, fault))
+    every(points(statements, SURVIVED), lambda fault: client.run(name, form, fault))
 
 
 # -- maintenance --------------------------------------------------------------------------------------------------
@@ -167,11 +149,7 @@ def maintenance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Maintenanc
 def test_maintenance_survives_faults_at_some_statements(
     maintenance: MaintenanceScenario, choice: random.Random
 ) -> None:
-    _, ends = maintenance.run(None)
-    for _ in range(3):
-        fault = (choice.randint(1, 180), choice.choice(SURVIVED))
-        print(fault)
-        assert maintenance.run(fault)[1] == ends
+    check_maintenance(maintenance, lambda _: [(choice.randint(1, 180), choice.choice(SURVIVED)) for _ in range(3)])
 
 
 @pytest.mark.soak
@@ -179,13 +157,7 @@ def test_maintenance_survives_faults_at_some_statements(
 @pytest.mark.parametrize("kind", SURVIVED)
 @pytest.mark.req("DP-16", "HK-5")
 def test_maintenance_survives_fault_at_every_statement(maintenance: MaintenanceScenario, kind: FaultKind) -> None:
-    statements, ends = maintenance.run(None)
-
-    def run(fault: Fault) -> None:
-        actual = maintenance.run(fault)[1]
-        assert actual == ends, (actual - ends, ends - actual)
-
-    every([(number, kind) for number in range(1, statements + 1)], run)
+    check_maintenance(maintenance, lambda statements: points(statements, [kind]))
 
 
 # -- a worker, from its start to its shutdown --------------------------------------------------------------------
@@ -242,7 +214,7 @@ def test_worker_survives_fault_at_every_statement(worker: SqliteWorkerScenario, 
 @pytest.mark.req("SC-13")
 def test_worker_shutdown_survives_fault_at_every_statement(worker: SqliteWorkerScenario, kind: FaultKind) -> None:
     statements = max(worker.run(None, at_shutdown=True) for _ in range(2))
-    every([(number, kind) for number in range(1, statements + 1)], lambda each: worker.run(each, at_shutdown=True))
+    every(points(statements, [kind]), lambda each: worker.run(each, at_shutdown=True))
 
 
 # -- the HTTP server ----------------------------------------------------------------------------------------------
@@ -285,10 +257,7 @@ def test_http_server_survives_faults_at_some_statements(server: Server, choice: 
 @pytest.mark.req("JF-14", "DP-22")
 def test_every_page_survives_fault_at_every_statement(server: Server, kind: FaultKind) -> None:
     for path in server.pages():
-        every(
-            [(number, kind) for number in range(1, server.count_requests("GET", path) + 1)],
-            partial(get_page, server, path),
-        )
+        every(points(server.count_requests("GET", path), [kind]), partial(get_page, server, path))
 
 
 @pytest.mark.soak
@@ -296,10 +265,10 @@ def test_every_page_survives_fault_at_every_statement(server: Server, kind: Faul
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.req("JF-14", "DP-22")
 def test_http_write_survives_fault_at_every_statement(server: Server, name: str) -> None:
-    every([(number, kind) for kind in SURVIVED for number in range(1, 30)], lambda each: WRITES[name](server, each))
+    every(points(29, SURVIVED), lambda each: WRITES[name](server, each))
 
 
-# -- the command link ---------------------------------------------------------------------------------------------
+# -- the command line ---------------------------------------------------------------------------------------------
 
 COMMANDS = (
     ("jobs", "list"),
@@ -346,10 +315,7 @@ def test_commands_survive_faults_at_some_statements(sqlite_url: str, choice: ran
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_command_survives_fault_at_every_statement(sqlite_url: str, command: Sequence[str]) -> None:
     statements = run_command(sqlite_url, command, None)
-    every(
-        [(number, kind) for kind in SURVIVED for number in range(1, statements + 1)],
-        lambda fault: run_command(sqlite_url, command, fault),
-    )
+    every(points(statements, SURVIVED), lambda fault: run_command(sqlite_url, command, fault))
 
 
 # -- migrations ---------------------------------------------------------------------------------------------------
@@ -394,7 +360,7 @@ def test_migration_is_atomic_at_every_statement(tmp_path: Path, kind: FaultKind)
     """A failed migration leaves nothing, and the next one starts from the beginning."""
     _, statements = migrate(f"sqlite:///{tmp_path}/complete.db", None)
     complete = schema(tmp_path / "complete.db")
-    faults: list[Fault] = [(number, kind) for number in range(1, statements + 1)]
+    faults = points(statements, [kind])
     for n in itertools.count():
         url = f"sqlite:///{tmp_path}/{n}.db"
         while faults and not migrate(url, faults.pop())[0]:

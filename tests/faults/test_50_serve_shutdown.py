@@ -22,12 +22,13 @@ import httpx2
 import pytest
 
 from holdfast import App
+from tests.faults.every_point import every
 from tests.faults.scenarios import LEAKS
-from tests.faults.test_48_every_request import FATES, every
+from tests.faults.test_48_every_request import FATES
 from tests.support.forkserver import Warm
 from tests.support.proxy import Cut, Fate, Proxy
 from tests.support.waiting import until
-from tests.support.worker_processes import PATIENCE, ROOT, environment
+from tests.support.worker_processes import ROOT, TIMEOUT, environment
 
 pytestmark = pytest.mark.req("JF-14", "SC-13", "CX-15", "DP-8")
 
@@ -60,7 +61,7 @@ class ServeProcess:
 
     def wait(self) -> int:
         """Wait for the exit code, not longer than the grace and the time to close."""
-        code = self.process.wait(PATIENCE)
+        code = self.process.wait(TIMEOUT)
         assert not any(word in self.log() for word in LEAKS), self.log()
         return code
 

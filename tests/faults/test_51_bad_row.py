@@ -15,6 +15,7 @@ from itertools import groupby
 import pytest
 
 from holdfast import App, HoldfastError, Job, State
+from holdfast.app.internals import session_of
 from holdfast.stores.requests import JobFilter
 from tests.faults.bad_rows import Column, RowEditor, fill_every_table, insert_bad_rows, open_editor, reads
 from tests.support.stores import claim, forward, open_lease, put, spec
@@ -27,7 +28,7 @@ IDENTITY = {"id", "n", "tenant"}
 # With such a value the job belongs to another kind, queue or lease, or is never due.
 NOT_CLAIMABLE = {"kind", "queue", "state", "lease", "due_at", "executor"}
 # Internal tables with one row each, such as the clock: there is no other row to continue with.
-SINGLE_ROW = {"clock", "dispatch", "migration", "upkeep", "usage_place", "round", "moved", "ready"}
+SINGLE_ROW = {"clock", "dispatch", "migration", "ledger_epoch", "upkeep", "usage_place", "round", "moved", "ready"}
 # These tables have a separate test.
 JOBS = {"job", "job_state"}
 
@@ -39,7 +40,7 @@ def app(url: str) -> Iterator[App]:
         @app.job("work")
         async def work() -> None: ...
 
-        app._store.migrate()
+        app.migrate()
         yield app
 
 
@@ -56,7 +57,7 @@ class Jobs:
         self._app = app
         self.good: list[str] = []
         self.bad: list[list[str]] = []
-        store = app._store
+        store = session_of(app).store
         lease = open_lease(store, ttl=60.0)
         later = store.run(store.clock.now()) + timedelta(seconds=1.0)
         self._add(bad, priority=100)
@@ -69,7 +70,7 @@ class Jobs:
         forward(store, 2.0)
 
     def _add(self, bad: int, **fields: object) -> None:
-        first, *between, last = put(self._app._store, *(spec("work", **fields) for _ in range(bad + 2)))
+        first, *between, last = put(session_of(self._app).store, *(spec("work", **fields) for _ in range(bad + 2)))
         self.good += [first, last]
         self.bad.append(between)
 
@@ -99,7 +100,9 @@ def test_bad_job_row_does_not_stop_other_jobs(app: App, editor: RowEditor, table
 def list_all(app: App) -> list[Job]:
     jobs: list[Job] = []
     before = None
-    while page := app._store.run(app._store.jobs.list(JobFilter(tenant="*", limit=200, before=before))):
+    while page := session_of(app).store.run(
+        session_of(app).store.jobs.list(JobFilter(tenant="*", limit=200, before=before))
+    ):
         jobs += page
         before = page[-1].id
     return jobs
@@ -118,14 +121,14 @@ def test_bad_row_of_other_tables_stops_nothing(app: App, editor: RowEditor, capl
     failed = []
     for name, flow in reads(app, {table: editor.rows(table) for table in changed}):
         try:
-            app._store.run(flow)
+            session_of(app).store.run(flow)
         except HoldfastError as error:
             if error.code != "not_found":
                 failed.append(f"{name}: {error}")
         except Exception as error:
             failed.append(f"{name}: {error!r}")
     assert failed == []
-    good = put(app._store, *(spec("work") for _ in range(5)))
+    good = put(session_of(app).store, *(spec("work") for _ in range(5)))
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         work_off(app, lease_ttl=60.0)
     assert {app.jobs.handle(job_id).state() for job_id in good} == {State.SUCCEEDED}

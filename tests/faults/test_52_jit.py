@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.features.assembly import open_store
 from holdfast.stores.requests import JobFilter
 from tests.faults.workload import AT_ONCE
@@ -146,7 +147,7 @@ def test_no_read_is_compiled_whatever_its_cost(debian: DebianServer, stock_url: 
         set_for(stock_url, jit_above_cost="0")
     compiled = CompiledPlans(debian)
     with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
-        store, run = app._store, app._store.run
+        store, run = session_of(app).store, session_of(app).store.run
         assert len(run(store.jobs.list(JobFilter(tenant="default")))) == 3
         assert run(store.jobs.get(ids[0], "default")) is not None
         app.dead_letters.groups()

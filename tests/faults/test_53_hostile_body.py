@@ -15,13 +15,14 @@ from contextlib import closing
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.cli import serve
 from holdfast.cli.connections import LARGEST_HEAD
 
 pytestmark = pytest.mark.req("JF-14", "SC-13")
 
 TIMEOUT = 0.3
-PATIENCE = 60.0
+GIVE_UP = 60.0
 POST = "POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: {}\r\nContent-Length: {}\r\n\r\n"
 GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n"
 FORM = "application/x-www-form-urlencoded"
@@ -31,7 +32,7 @@ FORM = "application/x-www-form-urlencoded"
 async def serving(url: str) -> AsyncIterator[int]:
     """Run a server with a short timeout; yields its port."""
     with closing(App(url)) as app:
-        app._session.make_ready()
+        session_of(app).make_ready()
         listening = serve.listen("127.0.0.1", 0)
         site = serve.make_web(app, local=False, body_timeout=TIMEOUT)
         async with serve.serving(site, listening, body_timeout=TIMEOUT):
@@ -42,7 +43,7 @@ async def exchange(port: int, *pieces: bytes) -> bytes:
     """Send the pieces and read until the server closes the connection; the client never does."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(GIVE_UP):
             with contextlib.suppress(ConnectionError):
                 for piece in pieces:
                     writer.write(piece)
@@ -105,7 +106,7 @@ async def test_active_connection_is_kept_open(new_sqlite_url: str) -> None:
         until = loop.time() + 4 * TIMEOUT
         while loop.time() < until:
             writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(GIVE_UP):
                 assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
         writer.close()
 

@@ -19,7 +19,7 @@ import pytest
 
 from holdfast.engine.outcome import Succeeded
 from holdfast.features.assembly import Store, open_store
-from holdfast.features.audit.verification import Report
+from holdfast.features.audit.model import Report
 from tests.support.direct_sql import ByHand, PostgresByHand, open_by_hand, unguarded
 from tests.support.features import anchor, keep, seal, sweep, verify
 from tests.support.stores import BROKEN, forward, put, put_one, spec, work
@@ -106,7 +106,7 @@ def populate(store: Store) -> None:
         put(store, *(spec(payload={"a": 1}) for _ in range(3)))
         work(store, BROKEN)
         work(store, Succeeded('{"sum": 7}'))
-        store.run(store.executors.add(f"gpu-{next(_NUMBERS)}", "executor", "ada"))
+        store.run(store.executors.set(f"gpu-{next(_NUMBERS)}", "executor", "ada"))
         store.run(store.executors.remove(f"gpu-{next(_NUMBERS) - 1}", "ada"))
         seal(store)
     assert verify(store).ok

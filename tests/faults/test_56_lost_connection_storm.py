@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.outage import FIRST_PAUSE, LONGEST_PAUSE, pause_after
 from holdfast.worker import recovery
@@ -116,12 +117,12 @@ def test_read_survives_several_lost_connections_in_a_row(postgres_url: str) -> N
 
     async def aread(app: App) -> int:
         try:
-            return await app._store.arun(Flow(steps, writes=False))
+            return await session_of(app).store.arun(Flow(steps, writes=False))
         finally:
-            await app._store.leave_loop()
+            await session_of(app).store.leave_loop()
 
     with closing(App(postgres_url)) as app:
-        assert (app._store.run(Flow(steps, writes=False)), attempts) == (1, 4)
+        assert (session_of(app).store.run(Flow(steps, writes=False)), attempts) == (1, 4)
         attempts = 0
         assert (asyncio.run(aread(app)), attempts) == (1, 4)
 

@@ -146,7 +146,7 @@ def life(url: str, admin: Admin) -> None:
         check_ledger(store)
 
 
-def judge(url: str, admin: Admin, name: str) -> None:
+def check(url: str, admin: Admin, name: str) -> None:
     """Run the life, or check that it is refused as it should be."""
     if name not in REFUSED:
         life(url, admin)
@@ -213,14 +213,14 @@ EVERYWHERE = (
 @pytest.mark.parametrize(("name", "value"), HOSTILE, ids=lambda part: re.sub(r"\W+", "_", str(part)))
 def test_setting_of_a_database(postgres_url: str, admin: Admin, name: str, value: str) -> None:
     admin.set_for_database(name, value)
-    judge(postgres_url, admin, name)
+    check(postgres_url, admin, name)
 
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "value"), HOSTILE, ids=lambda part: re.sub(r"\W+", "_", str(part)))
 def test_setting_of_a_role(postgres_url: str, admin: Admin, login: str, name: str, value: str) -> None:
     admin.set_for_role(login, name, value)
-    judge(postgres_url.replace("://postgres:", f"://{login}:"), admin, name)
+    check(postgres_url.replace("://postgres:", f"://{login}:"), admin, name)
 
 
 @pytest.mark.parametrize("setting", ["PGCLIENTENCODING=LATIN1", "PGDATESTYLE=German", "PGTZ=Asia/Kathmandu"])
@@ -273,7 +273,7 @@ def test_setting_behind_a_pooler(
     monkeypatch.setattr(pipeline, "NOTIFIED_WITHIN", 0.1)  # no notification arrives
     admin.set_for_database(name, value)
     with Pooler(postgres_url, "transaction", 4) as pooler:
-        judge(pooler.url(), admin, name)
+        check(pooler.url(), admin, name)
         with psycopg.connect(pooler.url(), autocommit=True) as other:
             left = other.execute("select current_setting('default_transaction_isolation')").fetchone()
             assert left == (value if name == "default_transaction_isolation" else "read committed",), (
@@ -397,7 +397,7 @@ def test_every_switch_of_the_server(postgres_databases: TemplateDatabases, admin
         with postgres_databases.fresh() as url, closing((own := Admin(url)).connection):
             own.set_for_database(name, value)
             try:
-                judge(url, own, name)
+                check(url, own, name)
             except Exception as error:
                 failed.append((name, value, error))
     assert failed == []

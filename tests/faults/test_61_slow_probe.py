@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Retry
+from holdfast.app.internals import session_of
 from holdfast.cli import connections, serve
 from holdfast.engine.states import State
 from holdfast.worker import executor
@@ -68,7 +69,7 @@ async def test_half_requests_do_not_take_the_connections_of_a_service(
 ) -> None:
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 20)
     with closing(App(new_sqlite_url)) as app, ExitStack() as stack:
-        app._session.make_ready()
+        session_of(app).make_ready()
         listening = serve.listen("127.0.0.1", 0)
         port = listening.getsockname()[1]
         before = descriptors()

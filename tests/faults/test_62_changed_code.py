@@ -22,7 +22,7 @@ from holdfast import App, Context, SyncContext
 from holdfast.engine.states import State
 from holdfast.features.assembly import open_store
 from holdfast.integrations import openai_agents, pydantic_ai
-from tests.app.process_jobs import pay_10, pay_more, pay_without_asking
+from tests.app.process_jobs import pay_10, pay_after_a_step, pay_more, pay_without_asking
 from tests.support.ledger import check_ledger
 from tests.support.workers import work_off
 
@@ -201,10 +201,13 @@ def test_a_decision_applies_to_its_question_only(deploy: Callable[[], App], chan
     declare(new, change.after)
     work_off(new)
     job = handle.get()
-    assert (sorted(effects), job.error_code) == (sorted(change.effects), change.code)
-    assert job.state is (State.SUCCEEDED if change.code is None else State.DEAD_LETTER)
+    held = {each.job_id: "steps_changed" for each in new.versions.held()}
+    assert (sorted(effects), held.get(job.id, job.error_code)) == (sorted(change.effects), change.code)
+    ended = State.SUCCEEDED if change.code is None else State.DEAD_LETTER
+    assert job.state is (State.RETRY_WAITING if held else ended)
     if change.code is not None and not effects:  # nothing is lost: the old code continues with the decision
-        old.jobs.redrive(handle.id)
+        if not held:
+            old.jobs.redrive(handle.id)
         work_off(old)
         assert (effects, handle.get().state) == (["paid" if change.verdict == "approve" else "kept"], State.SUCCEEDED)
 
@@ -244,6 +247,20 @@ def test_child_process_compares_the_question(deploy: Callable[[], App], after: H
     job = handle.get()
     assert (job.error_code, job.state) == (code, State.SUCCEEDED if code is None else State.DEAD_LETTER)
     assert [step.name for step in handle.steps()] == (["pay", "pay"] if code is None else ["pay"])
+
+
+@pytest.mark.slow
+def test_child_process_whose_steps_do_not_fit_is_held(deploy: Callable[[], App]) -> None:
+    old, new = deploy(), deploy()
+    handle = old.job("pay", process=True)(pay_10).enqueue()
+    work_off(old)
+    decide(old, "approve")
+    new.job("pay", process=True)(pay_after_a_step)
+    work_off(new)
+    (held,) = new.versions.held()
+    assert (held.job_id, held.steps[0]["called"]) == (handle.id, "step check")
+    work_off(old)
+    assert handle.get().state is State.SUCCEEDED
 
 
 # --- agents ---

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from tests.support.stores import forward
 from tests.support.waiting import until
 from tests.support.workers import work_off, working
@@ -33,7 +34,7 @@ def test_hung_handler_is_visible_within_a_minute(app: App) -> None:
         assert begun.wait(20)
         try:
             assert app.health.get().long_running == ()
-            forward(app._store, 60.0)
+            forward(session_of(app).store, 60.0)
             health = app.health.get()
             assert [(each.id, each.kind) for each in health.long_running] == [(hung.id, export.name)]
             assert "long_running" in {reason.code for reason in health.reasons}

@@ -62,7 +62,7 @@ def copy(tmp_path: Path) -> Iterator[Copy]:
         first, second = claim(store, open_lease(store, "first", ttl=10), 2)
         settle(store, first)
         forward(store, 11)
-        assert store.run(store.leases.reap()).crashed == 1
+        assert store.run(store.leases.recover()).crashed == 1
         store.run(store.leases.promote())
         lease = open_lease(store, "second", ttl=1000)
         again, held = claim(store, lease, 2)
@@ -94,7 +94,7 @@ def test_n1_reports_missing_job(copy: Copy, table: str) -> None:
 
 
 def test_n1_reports_job_under_swept_lease(copy: Copy) -> None:
-    copy.tamper("update lease set ended_at = 1, ended_why = 'lapsed', swept_at = 1 where holder = 'second'")
+    copy.tamper("update lease set ended_at = 1, ended_why = 'expired', swept_at = 1 where holder = 'second'")
     assert ("N1", copy.ids[HELD]) in invariants(n1(copy.snapshot, copy.ids))
 
 
@@ -188,10 +188,10 @@ def test_n3_reports_late_step_of_previous_attempt(copy: Copy) -> None:
     assert invariants(n3(copy.snapshot)) == {("N3", copy.ids[LOST])}
 
 
-@pytest.mark.parametrize("event_type", ["lapse", "take"])
+@pytest.mark.parametrize("event_type", ["lease_expired", "take"])
 def test_n4_reports_late_recovery(copy: Copy, event_type: str) -> None:
     late = "update event set at = at + 60000000 where job_id = :id and type = :type and attempt = :attempt"
-    copy.tamper(late, id=copy.ids[LOST], type=event_type, attempt=1 if event_type == "lapse" else 2)
+    copy.tamper(late, id=copy.ids[LOST], type=event_type, attempt=1 if event_type == "lease_expired" else 2)
     assert invariants(n4(copy.snapshot, RECOVERED)) == {("N4", copy.ids[LOST])}
 
 

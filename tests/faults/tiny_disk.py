@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.errors import StoreUnavailable
 from tests.faults.workload import PATIENT
 from tests.support.stores import put, spec
@@ -39,7 +40,9 @@ def fill(app: App, text: str = "x" * 20_000) -> tuple[list[str], StoreUnavailabl
     accepted: list[str] = []
     for _ in range(2_000):
         try:
-            accepted += put(app._store, spec("work", payload={"number": 1}, retry=PATIENT, external_ref=text))
+            accepted += put(
+                session_of(app).store, spec("work", payload={"number": 1}, retry=PATIENT, external_ref=text)
+            )
         except StoreUnavailable as error:
             return accepted, error
     raise AssertionError("the disk is not full yet")

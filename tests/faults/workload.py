@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from holdfast import App, Backoff, Retry
+from holdfast.app.internals import session_of
 from holdfast.engine.states import FINISHED, State
 from holdfast.errors import StoreUnavailable
 from tests.support.stores import put, spec
@@ -19,7 +20,7 @@ def enqueue_jobs(app: App, count: int, kind: str = "work", *, retry: Retry = PAT
     """Enqueue `count` jobs in one transaction; kinds that take a `number` get their index."""
     numbered = kind in ("work", "awork", "hold", "ahold")
     return put(
-        app._store,
+        session_of(app).store,
         *(spec(kind, payload=payload | ({"number": n} if numbered else {}), retry=retry) for n in range(count)),
     )
 
@@ -27,7 +28,7 @@ def enqueue_jobs(app: App, count: int, kind: str = "work", *, retry: Retry = PAT
 def state_counts(app: App) -> dict[State, int]:
     """Count the jobs in each state; empty while the database is unreachable."""
     try:
-        return app._store.run(app._store.jobs.counts("*"))
+        return session_of(app).store.run(session_of(app).store.jobs.counts("*"))
     except StoreUnavailable:
         return {}
 
@@ -46,5 +47,5 @@ def wait_for_all(app: App, total: int, limit: float = 60.0) -> None:
 
 
 def states(app: App, ids: Collection[str]) -> list[State]:
-    jobs = (app._store.run(app._store.jobs.get(job_id, "*")) for job_id in ids)
+    jobs = (session_of(app).store.run(session_of(app).store.jobs.get(job_id, "*")) for job_id in ids)
     return [job.state for job in jobs if job is not None]

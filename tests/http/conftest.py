@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.routing import Mount
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.engine.operation import operation, stream
 from holdfast.features.tokens.model import scopes_of
 from holdfast.remote import Client, Retrying
@@ -36,7 +37,7 @@ def service_of(app: App, *, roles: tuple[str, ...] = ("admin",), tenant: str = "
     def authenticate(request: Request) -> Identity | None:
         return known if request.headers.get("authorization") == f"Bearer {TOKEN}" else None
 
-    app._session.make_ready()
+    session_of(app).make_ready()
     return Starlette(routes=[Mount(BELOW, make_service(app, authenticate=authenticate))])
 
 

@@ -16,6 +16,7 @@ import pytest
 import uvicorn
 
 from holdfast import errors
+from holdfast.engine.operation import adrive, drive
 from holdfast.remote import Client, Retrying, transport
 from holdfast.remote.http_requests import get, post
 from tests.http.conftest import Driver
@@ -31,17 +32,18 @@ ONCE = Retrying(tries=1)
 
 async def request_path(client: Client, word: object) -> Any:
     """Make a request; the server responds with its path."""
-    return await client._adrive(client._request(get(f"/{word}")))
+    return await adrive(client._request(get(f"/{word}")), client._aperform)
 
 
 FORKING = """
 import json, os, sys
+from holdfast.engine.operation import drive
 from holdfast.remote import Client, HttpxTransport, Retrying
 from holdfast.remote.http_requests import get
 
 def asked(client, word):
     try:
-        return client._drive(client._request(get(f"/{word}")))["path"] == f"/api/v1/{word}"
+        return drive(client._request(get(f"/{word}")), client._perform)["path"] == f"/api/v1/{word}"
     except Exception as error:
         return getattr(error, "code", repr(error))
 
@@ -92,12 +94,13 @@ def wait_for_other(barrier: threading.Barrier) -> None:
 LOOPING = """
 import asyncio, json, sys
 import httpx2
+from holdfast.engine.operation import adrive
 from holdfast.remote import AsyncHttpxTransport, Client, Retrying
 from holdfast.remote.http_requests import get
 
 def looped(client):
     async def together():
-        asked = (client._adrive(client._request(get(f"/{n}"))) for n in range(3))
+        asked = (adrive(client._request(get(f"/{n}")), client._aperform) for n in range(3))
         return [each["path"][-1:] for each in await asyncio.gather(*asked)]
 
     def run(act):
@@ -232,8 +235,8 @@ def test_idle_connection_is_dropped_before_the_service_does() -> None:
     with Echo() as server, Client(server.url, retrying=ONCE) as client:
         cancel = post("/jobs/7/cancel")  # not retried, because it is not idempotent
         for _ in range(2):
-            assert client._drive(client._request(cancel))["path"].endswith("/cancel")
+            assert drive(client._request(cancel), client._perform)["path"].endswith("/cancel")
         assert len(server.connections) == 1  # the connection is reused
         server.connections[0].shutdown(socket.SHUT_RDWR)  # silently, as servers do
-        assert client._drive(client._request(cancel))["path"].endswith("/cancel")
+        assert drive(client._request(cancel), client._perform)["path"].endswith("/cancel")
         assert len(server.connections) == 2

@@ -13,13 +13,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast import App, Retry, errors
+from holdfast.app.internals import session_of
 from holdfast.engine.operation import Emit
 from holdfast.features.events import routes as route
 from holdfast.remote import Retrying
 from holdfast.remote import events as following
 from holdfast.remote.http_requests import Open, Pause, Read, Reply, Unreachable
-from holdfast.remote.link import Base, Link
-from holdfast.remote.runners import Runner
+from holdfast.remote.runners import Base, Link, Runner
 from tests.http.conftest import SOON, Driver
 from tests.http.cutting_proxy import Cutting
 from tests.http.scripted_server import Hostile, answers, event
@@ -178,7 +178,7 @@ def test_real_stream_cut_after_its_head_misses_no_event(base: str, drive: Drive,
 @both_forms
 def test_real_stream_cut_at_many_offsets_misses_no_event(base: str, drive: Drive, app: App) -> None:
     handles = [app.enqueue("mail", {"n": n}) for n in range(30)]
-    start = app._store.run(app._store.ledger.read(None, 1, "default"))[0].cursor
+    start = session_of(app).store.run(session_of(app).store.ledger.read(None, 1, "default"))[0].cursor
     with Cutting(base, cut_at(iter(range(0, 1_400, 37))), part=1) as proxy:
         result = drive(proxy.url, retrying=OFTEN).take(lambda c: c.events.follow(after=start), most=29)
         assert proxy.cuts > 20
@@ -261,7 +261,7 @@ def test_repeated_settlement_gets_the_same_result(base: str, drive: Drive, app: 
     driver = drive(base)
     lease = driver.do(lambda c: c.leases.open()).lease
     handle = app.enqueue("work", retry=Retry(max_attempts=2))
-    for ending in ("retry", "bury"):
+    for ending in ("retry", "dead_letter"):
         (job,) = driver.do(lambda c: c.leases.claim(lease, wait=10))
         again = partial(_put_off, lease=lease, job=job)
         results = [driver.do(again) for _ in range(3)]

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from typer.testing import CliRunner
 
 from holdfast import App, Context, config
+from holdfast.app.internals import session_of
 from holdfast.cli.commands import app as command_line
 from holdfast.errors import HoldfastError
 from holdfast.features.tokens.model import scopes_of
@@ -62,7 +63,7 @@ def scene(app: App, url: str) -> Iterator[Scene]:
         person = request.headers.get("authorization", "").removeprefix("Bearer ")
         return Identity(person, "default", scopes_of(["admin"])) if person else None
 
-    app._session.make_ready()
+    session_of(app).make_ready()
     with serving(make_service(app, authenticate=authenticate)) as origin:
         yield Scene(app, url, origin)
 
@@ -88,7 +89,7 @@ def _python_async(scene: Scene, reference: str, person: str, verdict: str, data:
         except HoldfastError as error:
             return error.code
         finally:
-            await scene.app._store.leave_loop()
+            await session_of(scene.app).store.leave_loop()
 
     return asyncio.run(decide())
 
@@ -96,7 +97,7 @@ def _python_async(scene: Scene, reference: str, person: str, verdict: str, data:
 def _remote(scene: Scene, reference: str, person: str, verdict: str, data: Any) -> str:
     client = Client(scene.origin, token=person)
     try:
-        return str(getattr(client.approvals, verdict)(reference, data=data).state)
+        return str(getattr(client.approvals, verdict)(reference, data=data))
     except HoldfastError as error:
         return error.code
     finally:
@@ -143,7 +144,7 @@ def _page(scene: Scene, path: str, person: str | None, verdict: str, data: Any) 
     with scene.http(person) as http:
         answer = http.post(path, data=fields)
     if answer.status_code in (200, 303):
-        (approval,) = scene.app.approvals.list(state=None)
+        (approval,) = scene.app.approvals.list(state="all")
         return approval.state
     return "token_required" if "only a token decides it" in answer.text else f"{answer.status_code}: {answer.text}"
 
@@ -213,7 +214,7 @@ def test_rule_requires_a_token(scene: Scene, rule: str) -> None:
     if rule == "declared":
         scene.app.payload_rules._declare("pay", {"token_only": True})
     else:
-        result = scene.command("rules", "set", *(["pay"] if rule == "kind" else []), "--token-only")
+        result = scene.command("payload-rules", "set", *(["pay"] if rule == "kind" else []), "--token-only")
         assert result.exit_code == 0, result.output
     approval = scene.ask(expires_in="1h", on_expire="approve")
     assert _python(scene, approval, "ada", "approve", None) == "token_required"

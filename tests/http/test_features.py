@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from holdfast import App, Context, Retry, errors
 from holdfast.errors import NotFound
+from holdfast.features.audit import operations
+from holdfast.features.audit.operations import verify_file
 from tests.app.conftest import NewApp
 from tests.http.conftest import BELOW, Driver, service_of
 from tests.support.http_server import serving
+from tests.support.waiting import until
+from tests.support.workers import working
 
 pytestmark = pytest.mark.req("JF-14")
 
@@ -56,14 +62,14 @@ def test_approvals_are_listed_and_decided(base: str, drive: Drive, worker: App) 
     assert client.take(lambda c: c.approvals.every(name="big")) == approvals
     first, second = sorted(approvals, key=lambda approval: approval.job_id != yes.id)
     assert client.do(lambda c: c.approvals.get(first.id)).job.id == yes.id
-    assert client.do(lambda c: c.approvals.approve(first.id, comment="fine", data={})).state == "approved"
-    assert client.do(lambda c: c.approvals.deny(second.id, comment="no")).state == "denied"
+    assert client.do(lambda c: c.approvals.approve(first.id, comment="fine", data={})) == "approved"
+    assert client.do(lambda c: c.approvals.deny(second.id, comment="no")) == "denied"
     with pytest.raises(errors.Refused) as raised:
         client.do(lambda c: c.approvals.approve(first.id))
     assert raised.value.code == "already_decided"
     token = client.do(lambda c: c.enqueue("pay", {"amount": 9}))
     worker.run_worker(burst=True)
-    open_approval = client.do(lambda c: c.approvals.list(job=token.id))[0]
+    open_approval = client.do(lambda c: c.approvals.list(job_id=token.id))[0]
     assert client.do(lambda c: c.approvals.issue_token(open_approval.id, person="ada")).startswith("hfa_")
     assert client.do(lambda c: c.jobs.handle(yes.id).result(timeout=10)).startswith("paid 7")
     votes = client.do(lambda c: c.approvals.get(first.id)).votes
@@ -86,7 +92,9 @@ def test_schedules_templates_and_workflows(base: str, drive: Drive, worker: App)
     assert client.do(lambda c: c.schedules.pause("nightly/1")).state == "paused"
     assert client.do(lambda c: c.schedules.resume("nightly/1")).state == "active"
     ran = client.do(lambda c: c.schedules.run("nightly/1"))
-    assert [fire.job_id for fire in client.do(lambda c: c.schedules.history("nightly/1"))] == [ran]
+    (fire,) = client.do(lambda c: c.schedules.history("nightly/1"))
+    assert fire.job_id == ran
+    assert client.do(lambda c: c.schedules.history("nightly/1", before=fire.due_at)) == []
     client.do(lambda c: c.schedules.remove("nightly/1"))
     assert client.do(lambda c: c.schedules.list()) == []
 
@@ -109,11 +117,12 @@ def test_schedules_templates_and_workflows(base: str, drive: Drive, worker: App)
     started = client.do(lambda c: plan.start())
     assert (started.created, sorted(started.jobs)) == (True, ["a", "fetch-2", "last"])
     assert client.do(lambda c: plan.start()).created is False
-    more = client.client.workflows.extend(started.id)
+    more = client.do(lambda c: c.workflows.extend(started.id))
     more.add("fetch", {"n": 4}, name="more", after="last")
-    assert sorted(client.do(lambda c: more.start()).jobs) == ["more"]
+    assert sorted(client.do(lambda c: more.start() if client.blocking else more.astart()).jobs) == ["more"]
     graph = client.do(lambda c: c.workflows.graph(started.id))
     assert graph == worker.workflows.graph(started.id)
+    assert client.do(lambda c: c.workflows.get(started.id)) == worker.workflows.get(started.id)
     assert [(each.fires, each.step_id) for each in graph.callbacks] == [
         ("failure", None),
         ("success", started.jobs["a"]),
@@ -138,7 +147,7 @@ def test_dead_letters_are_redriven_in_bulk(base: str, drive: Drive, worker: App)
     (group,) = client.do(lambda c: c.dead_letters.groups())
     assert group == worker.dead_letters.groups()[0]
     assert client.do(lambda c: c.dead_letters.note(group.fingerprint, "the printer")).note == "the printer"
-    letters = client.take(lambda c: c.dead_letters.jobs(group.fingerprint))
+    letters = client.do(lambda c: c.dead_letters.jobs(group.fingerprint))
     assert len(letters) == 3
     new = client.do(lambda c: c.dead_letters.redrive_as(letters[0].id, {}))
     assert client.do(lambda c: c.jobs.details(new)).remade[0].job_id == letters[0].id
@@ -227,9 +236,10 @@ def test_health_usage_settings_reservations_and_tokens(base: str, drive: Drive, 
     assert client.do(lambda c: c.subscriptions.resume("receipts")).paused_at is None
     assert client.do(lambda c: c.subscriptions.get("receipts")).id == one.id == worker.subscriptions.list()[0].id
     assert client.do(lambda c: c.subscriptions.deliveries("receipts")) == []
+    assert client.do(lambda c: c.subscriptions.behind("receipts")) == 0
     client.do(lambda c: c.subscriptions.remove("receipts"))
     assert client.do(lambda c: c.subscriptions.list()) == []
-    assert client.do(lambda c: c.events.consumers()) == worker.events.consumers()
+    assert client.do(lambda c: c.consumers.list()) == worker.consumers.list()
     assert client.do(lambda c: c.reservations.list()) == []
     mine = client.do(lambda c: c.reservations.set(str(uuid4()), resource="gpu-0", ttl="1m", reason="measuring"))
     assert (mine.state, mine.running, mine.ahead, mine.what) == ("active", 0, 0, "resource gpu-0")
@@ -287,7 +297,7 @@ def test_webhooks_and_connectors(base: str, drive: Drive, worker: App) -> None:
     settings = {"secrets": "OPS_HOOK", "wants": "job.failed", "queue": "hooks"}
     made = client.do(lambda c: c.webhooks.add("ops", "https://ops.example.com/hooks", **settings))
     assert made == worker.webhooks.get("ops") == client.do(lambda c: c.webhooks.list())[0]
-    changed = client.do(lambda c: c.webhooks.set("ops", secrets=["NEW"], options={"queue": None, "priority": 3}))
+    changed = client.do(lambda c: c.webhooks.set("ops", secrets=["NEW"], queue=None, priority=3))
     assert (changed.secrets, changed.job_options) == (("NEW",), {"priority": 3})
     assert client.do(lambda c: c.webhooks.rotate_secret("ops", "NEXT")).secrets == ("NEXT", "NEW")
     assert client.do(lambda c: c.webhooks.disable("ops", reason="rude")).disabled_reason == "rude"
@@ -322,6 +332,52 @@ def test_registries_through_a_token_for_every_tenant(app: App, drive: Drive, wor
         client.do(lambda c: c.event_types.remove("paid"))
         client.do(lambda c: c.kinds.remove("fetch"))
         assert client.do(lambda c: c.kinds.list()) == worker.event_types.list() == []
+
+
+@both_forms
+@pytest.mark.req("HF-4", "HF-5")
+def test_the_ledger_is_sealed_verified_and_exported(app: App, drive: Drive, worker: App, tmp_path: Path) -> None:
+    with serving(service_of(app, tenant="*")) as origin:
+        client = drive(origin + BELOW)
+        for n in range(3):
+            worker.enqueue("fetch", {"n": n})
+            assert client.do(lambda c: c.audit.seal()) == 1
+        anchor = client.do(lambda c: c.audit.anchor())
+        assert anchor == worker.audit.anchor()
+        steps: list[tuple[int, int]] = []
+        with pytest.MonkeyPatch.context() as patch:  # one seal per request
+            for part in (operations.Audit.verify_some.program, operations.Audit.export_some.program):
+                patch.setattr(part, "__kwdefaults__", {**(part.__kwdefaults__ or {}), "seals": 1})
+            report = client.do(lambda c: c.audit.verify(anchors=[anchor], progress=lambda *done: steps.append(done)))
+            exported = client.do(lambda c: c.audit.export(tmp_path / "trail.jsonl", since="1h"))
+        assert report == worker.audit.verify(anchors=[anchor])
+        assert (report.ok, report.seals, exported) == (True, 3, 3)
+        assert verify_file(tmp_path / "trail.jsonl", [anchor]).events == 3
+        job = worker.jobs.list(limit=1)[0].id
+        assert client.do(lambda c: c.audit.get(job)) == worker.audit.get(job)
+
+
+@both_forms
+@pytest.mark.req("HF-5")
+def test_workers_and_their_figures(app: App, base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    with working(worker):
+        until(lambda: worker.workers.list() != [], "the worker is listed")
+        (running,) = client.do(lambda c: c.workers.list())
+        assert (running.id, running.pid) == (worker.workers.list()[0].id, os.getpid())
+        assert [each.id for each in client.do(lambda c: c.health.statistics()).workers] == [running.id]
+        with pytest.raises(errors.Refused) as refused:  # it serves every tenant
+            client.do(lambda c: c.workers.drain(running.id))
+        assert refused.value.code == "not_for_a_tenant"
+        with serving(service_of(app, tenant="*")) as origin:
+            asked = drive(origin + BELOW).do(lambda c: c.workers.drain(running.id[:8]))
+            assert asked.id == running.id
+    with pytest.raises(NotFound, match="worker_not_found"):
+        client.do(lambda c: c.workers.stop("01a2b3c4"))
+    assert client.do(lambda c: c.health.activity(range="15m", by="kind")).range == "15m"
+    with pytest.raises(errors.Refused, match="artifact store") as local:
+        client.do(lambda c: c.retention.remove_orphans())
+    assert local.value.code == "local_only"
 
 
 @both_forms

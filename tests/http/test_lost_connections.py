@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import App, errors
+from holdfast.app.internals import session_of
 from tests.http.conftest import SOON, Driver
 from tests.http.cutting_proxy import Cutting
 
@@ -63,7 +64,7 @@ def test_request_without_a_key_is_not_retried(base: str, drive: Drive, app: App)
 @both_forms
 def test_broken_stream_continues_at_its_position(base: str, drive: Drive, app: App) -> None:
     handles = [app.enqueue("mail", {"n": n}) for n in range(40)]
-    start = app._store.run(app._store.ledger.read(None, 1, "default"))[0].cursor
+    start = session_of(app).store.run(session_of(app).store.ledger.read(None, 1, "default"))[0].cursor
     # Each connection is cut after a few thousand bytes, in the middle of an event.
     with Cutting(base, lambda _, response: len(response) > 6_000) as proxy:
         client = drive(proxy.url)

@@ -143,7 +143,7 @@ PACKAGE = Path(remote.__file__).parent
 
 def test_client_code_has_one_form_and_imports_no_store() -> None:
     """Only the runners, the transport and context managers, which have two forms, may await; everything else is
-    written once (ADR 0031)."""
+    written once (ADR 0004)."""
     with_two_forms = {"runners.py", "transport.py", "client.py", "limits.py"}
     for path in PACKAGE.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))

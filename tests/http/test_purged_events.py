@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import App, errors
+from holdfast.app.internals import session_of
 from tests.http.conftest import Driver
 from tests.support.features import keep, sweep
 from tests.support.stores import forward
@@ -26,15 +27,15 @@ def cancelled(app: App, kind: str = "x") -> str:
 def purge(app: App) -> None:
     """Purge every finished job."""
     for _ in range(2):  # one pass finds what the other left
-        forward(app._store, 2 * 86_400)
-        sweep(app._store)
+        forward(session_of(app).store, 2 * 86_400)
+        sweep(session_of(app).store)
         app.enqueue("later")  # the job of the last event is kept
 
 
 @pytest.mark.slow
 @BOTH
 def test_gap_is_reported_with_a_cursor_to_start_from(app: App, base: str, drive: Drive) -> None:
-    keep(app._store, purge="1d")
+    keep(session_of(app).store, purge="1d")
     client = drive(base)
     cancelled(app)
     (first,) = client.take(lambda c: c.events.list(), most=1)

@@ -28,7 +28,7 @@ def test_released_at_most_once_job_is_dead_lettered(base: str, drive: Drive, app
     for _ in range(2):  # repeating it gets the same response
         back = driver.do(lambda c: c.leases.release(lease, *jobs))
         assert {each.job: (each.settled, each.ending) for each in back} == {
-            handle.id: (True, "bury"),
+            handle.id: (True, "dead_letter"),
             plain.id: (True, "snooze"),
         }
     assert handle.get().error_code == "interrupted"

@@ -13,8 +13,7 @@ import pytest
 from holdfast import App, State
 from holdfast.errors import Conflict, InvalidInput
 from holdfast.remote import Client, HttpxTransport
-from holdfast.remote.http_requests import Reply
-from holdfast.remote.link import Outgoing
+from holdfast.remote.http_requests import Outgoing, Reply
 from tests.http.conftest import SOON, TOKEN
 from tests.support.waiting import until
 

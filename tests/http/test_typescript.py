@@ -19,9 +19,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Context
+from holdfast.app.internals import session_of
 from holdfast.engine.job import Event
-from holdfast.engine.operation import Namespace
-from holdfast.remote import Client
 from tests.cli.processes import started
 from tests.support.features import keep, sweep
 from tests.support.stores import forward
@@ -91,13 +90,13 @@ def prepared(app: App) -> dict[str, str]:
         asks.enqueue()
     finished = reports.enqueue()
     app.run_worker(burst=True)
-    keep(app._store, purge="1d", kind="gone")
+    keep(session_of(app).store, purge="1d", kind="gone")
     events = [cancelled(app), cancelled(app)]
     for _ in range(2):
         app.enqueue("last", queue="ts-nobody")  # the job of the last event is kept
-        forward(app._store, 2 * 86_400)
-        sweep(app._store)
-    app._store.run(app._store.clock.set(timedelta(0), None))
+        forward(session_of(app).store, 2 * 86_400)
+        sweep(session_of(app).store)
+    session_of(app).store.run(session_of(app).store.clock.set(timedelta(0), None))
     return {
         "HOLDFAST_API_TOKEN": app.tokens.issue("node", roles=["admin"]).text,
         "HOLDFAST_ROOT_TOKEN": app.tokens.issue("root", roles=["admin"], tenant="*").text,
@@ -156,7 +155,7 @@ def cancelled(app: App) -> Event:
     """The last event of a job that was cancelled."""
     handle = app.enqueue("gone")
     handle.cancel()
-    return app._store.run(app._store.ledger.read(None, 100, "default"))[-1]
+    return session_of(app).store.run(session_of(app).store.ledger.read(None, 100, "default"))[-1]
 
 
 def _installed(package: Path, packed: str) -> str:
@@ -198,27 +197,3 @@ def test_typescript_package_has_no_runtime_dependency_and_no_host_in_its_lock() 
 def test_generated_typescript_files_are_current() -> None:
     for file, text in typescript.generated().items():
         assert file.read_text(encoding="utf-8") == text, f"{file.name} is not current: run `make reference`"
-
-
-def test_typescript_client_has_every_operation_of_python_client() -> None:
-    """In camel case. ``every`` is ``list``, which reads all pages; options of ``using`` are those of ``enqueue``."""
-    differently = {"jobs.every", "approvals.every", "workflows.every", "templates.using", "leases.progress"}
-    differently.add("jobs.search")  # jobs.list({ q: … })
-    by_hand = set(re.findall(r"^  (?:async )?\*?(\w+)(?:<T>)?\(", _sources(), re.MULTILINE))
-    methods = {each.full for each in typescript.operations(typescript.document())}
-    with Client("http://127.0.0.1:1", token="hf_x") as client:
-        spaces = {name: type(each) for name, each in vars(client).items() if isinstance(each, Namespace)}
-    assert len(spaces) > 20
-    wanted = {
-        f"{typescript.camel(space)}.{typescript.camel(name)}"
-        for space, kind in spaces.items()
-        for name in dir(kind)
-        if not name.startswith("_") and not hasattr(kind, name[1:]) and name != "await_end"
-    }
-    missing = {name for name in wanted - methods if name.split(".")[1] not in by_hand}
-    assert missing - {typescript.camel(name) for name in differently} == set()
-
-
-def _sources() -> str:
-    names = ("client.ts", "events.ts", "jobs.ts", "reservation.ts")
-    return "\n".join((PACKAGE / "src" / name).read_text(encoding="utf-8") for name in names)

@@ -23,6 +23,7 @@ from holdfast.errors import HoldfastError, InvalidSetting
 from holdfast.features.assembly import open_store
 from holdfast.integrations.alembic import tables
 from holdfast.integrations.sqlalchemy import AttemptSession, SessionJobs, aenqueue, enqueue, url_of
+from tests.support.frozen import Frozen
 from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("HF-8")
@@ -209,6 +210,19 @@ def test_alembic_migration_creates_the_tables_and_autogenerate_ignores_them(
         assert connection.scalar(text("select version_num from alembic_version")) == "a1"
     engine.dispose()
     command.check(config)  # autogenerate finds nothing to do and would not drop Holdfast's tables
+
+
+@pytest.mark.slow
+@pytest.mark.req("HF-14")
+@pytest.mark.parametrize("driver", ["sqlite", "psycopg", "psycopg2", "asyncpg"])
+def test_alembic_migration_upgrades_an_earlier_release(
+    request: pytest.FixtureRequest, tmp_path: Path, driver: str, previous_release: Frozen
+) -> None:
+    url = request.getfixturevalue("new_sqlite_url" if driver == "sqlite" else "empty_postgres_url")
+    previous_release.migrate(url)
+    command.upgrade(_project(tmp_path, url.replace("postgresql:", f"postgresql+{driver}:")), "head")
+    with closing(open_store(url)) as store:
+        assert store.schema().current
 
 
 def test_autogenerate_finds_the_tables_in_any_schema(empty_postgres_url: str, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.errors import InvalidSetting, SchemaMismatch
 from holdfast.integrations import fastapi, litestar, starlette
 from holdfast.integrations import flask as flask_integration
@@ -260,7 +261,7 @@ def test_a_site_does_not_start_on_a_database_without_tables(
         error: Any = refused.value
         error = error.exceptions[0] if isinstance(error, ExceptionGroup) else error  # Litestar has a task group
         assert (error.code, error.fix) == ("not_migrated", "Run: holdfast migrate")
-        app._store.migrate()
+        app.migrate()
         start()
 
 
@@ -294,7 +295,7 @@ def test_the_kit_runs_jobs_on_the_event_loop_of_the_site(postgres_url: str) -> N
 
     @app.job
     async def count(tenant: str) -> tuple[int, bool]:
-        return await backend("job"), app._session.tenant == tenant
+        return await backend("job"), session_of(app).tenant == tenant
 
     @app.job
     async def double(number: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.app.internals import session_of
 from holdfast.testing import Kit
 from tests.kit import shop
 from tests.support.ledger import check_ledger
@@ -22,4 +23,4 @@ def kit_url(request: pytest.FixtureRequest) -> str | None:
 def kit(kit_url: str | None) -> Iterator[Kit]:
     with Kit(shop.app, kit_url, timeout=60) as kit:
         yield kit
-        check_ledger(shop.app._store)
+        check_ledger(session_of(shop.app).store)

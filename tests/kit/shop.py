@@ -10,6 +10,7 @@ from typing import Any
 
 import holdfast
 from holdfast import App, Backoff, Context, Reject, Retry, RetryLater, SyncContext
+from holdfast.app.internals import session_of
 
 OWN_URL = "sqlite:////no/such/folder/production.db"
 
@@ -116,7 +117,7 @@ async def wait_for_receipt(order: int) -> str:
 def in_child(order: int) -> dict[str, Any]:
     """Run in a child process, which imports this module again: the app must use the kit's database there too."""
     handle = send_receipt.enqueue("eve@example.com", order)
-    return {"pid": os.getpid(), "receipt": handle.id, "url": app._store.url}
+    return {"pid": os.getpid(), "receipt": handle.id, "url": session_of(app).store.url}
 
 
 def _plain(order: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, EventTimeout, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.errors import HoldfastError
 from holdfast.testing import JobWaits, Kit
 from tests.support.ledger import check_ledger
@@ -62,7 +63,7 @@ def kit(kit_url: str | None) -> Iterator[Kit]:
     done.clear()
     with Kit(app, kit_url, timeout=60) as kit:
         yield kit
-        check_ledger(app._store)
+        check_ledger(session_of(app).store)
 
 
 @pytest.mark.slow
@@ -130,7 +131,7 @@ def test_step_repeats_after_a_crash_only_if_it_was_not_saved(kit: Kit, kind: Any
     kit.drain()
     assert handle.result() == "ref-7"
     assert done[-1] == "mail ref-7"
-    assert "lapse" in [event.type for event in kit.history(handle)]
+    assert "lease_expired" in [event.type for event in kit.history(handle)]
 
 
 def test_repeated_crashes_at_one_step(kit: Kit) -> None:

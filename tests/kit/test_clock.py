@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from holdfast import State
+from holdfast.app.internals import session_of
 from holdfast.errors import InvalidSetting
 from holdfast.testing import Kit
 from tests.kit import shop
@@ -29,7 +30,7 @@ def test_clock_stands_still_for_kit_and_store(kit: Kit) -> None:
     before = kit.now()
     assert abs(before - datetime.now(UTC)) < timedelta(minutes=1)
     time.sleep(0.002)
-    store = shop.app._store
+    store = session_of(shop.app).store
     assert kit.now() == before == store.run(store.clock.now())
     shop.send_receipt.enqueue("ada@example.com", 1)
     (job,) = kit.drain().jobs
@@ -72,7 +73,7 @@ def test_frozen_restores_the_clock(kit: Kit) -> None:
         shop.send_receipt.using(delay="1d").enqueue("ada@example.com", 1)
         assert kit.drain().attempts == 0
     assert kit.now() == before
-    store = shop.app._store
+    store = session_of(shop.app).store
     assert store.run(store.clock.now()) == before
     assert kit.drain().attempts == 1, "the job was due long ago"
     assert kit.travel("1h") > before + timedelta(hours=1), "the clock follows real time again"

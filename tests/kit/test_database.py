@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from holdfast import App, State
+from holdfast.app.internals import schema_of, session_of
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, StoreUnavailable
 from holdfast.stores.sqlite.connections import database_path
 from holdfast.testing import Kit
@@ -24,13 +25,13 @@ pytestmark = pytest.mark.req("HF-7")
 
 
 def test_app_database_is_restored(kit_url: str | None) -> None:
-    own = shop.app._store
+    own = session_of(shop.app).store
     with Kit(shop.app, kit_url) as kit:
-        assert shop.app._store is not own
-        assert kit.url == shop.app._store.url != shop.OWN_URL
+        assert session_of(shop.app).store is not own
+        assert kit.url == session_of(shop.app).store.url != shop.OWN_URL
         assert shop.app.jobs.get(shop.send_receipt.enqueue("ada@example.com", 1).id) is not None
-    assert shop.app._store is own
-    assert (shop.app._store.url, shop.app._schema) == (shop.OWN_URL, "holdfast")
+    assert session_of(shop.app).store is own
+    assert (session_of(shop.app).store.url, schema_of(shop.app)) == (shop.OWN_URL, "holdfast")
     with pytest.raises(StoreUnavailable):
         shop.send_receipt.enqueue("ada@example.com", 1)
 
@@ -38,7 +39,7 @@ def test_app_database_is_restored(kit_url: str | None) -> None:
 def test_app_database_is_restored_after_an_error(kit_url: str | None) -> None:
     with pytest.raises(ZeroDivisionError), Kit(shop.app, kit_url):
         raise ZeroDivisionError
-    assert shop.app._store.url == shop.OWN_URL
+    assert session_of(shop.app).store.url == shop.OWN_URL
 
 
 @pytest.mark.slow
@@ -87,7 +88,7 @@ def test_postgres_schema_is_removed_and_others_are_untouched(postgres_url: str) 
         assert app.jobs.list() == []
         with psycopg.connect(postgres_url) as connection:
             assert connection.execute("select shift, stopped from holdfast.clock").fetchone() is not None
-        assert app._session.run(app._session.store.jobs.counts("*")) == {}
+        assert session_of(app).run(session_of(app).store.jobs.counts("*")) == {}
 
 
 @pytest.mark.slow
@@ -126,12 +127,12 @@ def test_kit_can_use_the_database_of_the_app(postgres_url: str) -> None:
 
 @pytest.mark.slow
 def test_open_transaction_is_an_error_and_does_not_hang(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.testing.private_schema.DROP_TIMEOUT", "200ms")
+    monkeypatch.setattr("holdfast.testing.database.DROP_TIMEOUT", "200ms")
     kit = Kit(shop.app, postgres_url)
     with psycopg.connect(postgres_url) as connection:
         with pytest.raises(HoldfastError, match="lock timeout"), kit:
             shop.send_receipt.using(connection=connection).enqueue("ada@example.com", 1)
-        assert shop.app._store.url == shop.OWN_URL
+        assert session_of(shop.app).store.url == shop.OWN_URL
 
 
 @pytest.mark.slow
@@ -202,7 +203,7 @@ def test_unreachable_server_is_reported_once() -> None:
     assert unreachable.value.__context__ is unreachable.value.__cause__, (
         "one error, without a second one from the cleanup"
     )
-    assert shop.app._store.url == shop.OWN_URL
+    assert session_of(shop.app).store.url == shop.OWN_URL
 
 
 @pytest.mark.parametrize("url", ["sqlite:///jobs.db", "sqlite:////tmp/jobs.db", "mysql://x", "jobs.db", ""])
@@ -210,7 +211,7 @@ def test_urls_that_are_not_private_are_refused(url: str) -> None:
     with pytest.raises(InvalidSetting, match="private") as refused, Kit(shop.app, url):
         pass
     assert refused.value.code == "not_private"
-    assert shop.app._store.url == shop.OWN_URL
+    assert session_of(shop.app).store.url == shop.OWN_URL
 
 
 UNCHANGED = """

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from holdfast import Cancel, Reject, RetryLater, State
+from holdfast.app.internals import kinds_of
 from holdfast.errors import Conflict, InvalidArguments, JobFailed, NotFound, WaitTimeout
 from holdfast.testing import JobWaits, Kit
 from tests.kit import shop
@@ -62,7 +63,7 @@ def test_run_raises_cancel_of_the_handler(kit: Kit) -> None:
             kit.run(withdrawn)
         kit.assert_enqueued(withdrawn, state="cancelled")
     finally:
-        del shop.app._kinds["withdrawn"]
+        del kinds_of(shop.app)["withdrawn"]
 
 
 def test_run_runs_only_that_job(kit: Kit) -> None:

@@ -24,7 +24,9 @@ _POSTGRES = {
          where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p', 'v')""",
     "relations": """
         select format('%%s %%s rls %%s %%s %%s granted %%s', c.relkind, c.relname, c.relrowsecurity,
-                      c.relforcerowsecurity, c.reloptions, c.relacl)
+                      c.relforcerowsecurity, c.reloptions,
+                      coalesce(c.relacl,
+                               acldefault((case c.relkind when 'S' then 's' else 'r' end)::"char", c.relowner)))
           from pg_class c where c.relnamespace = %(schema)s::regnamespace and c.relkind <> 'i'""",
     "column grants": """
         select format('%%s.%%s granted %%s', c.relname, a.attname, a.attacl)
@@ -35,7 +37,8 @@ _POSTGRES = {
         select format('%%s %%s %%s', conrelid::regclass, conname, pg_get_constraintdef(oid))
           from pg_constraint where connamespace = %(schema)s::regnamespace""",
     "triggers": """
-        select pg_get_triggerdef(t.oid) from pg_trigger t join pg_class c on c.oid = t.tgrelid
+        select format('%%s %%s', t.tgenabled, pg_get_triggerdef(t.oid))
+          from pg_trigger t join pg_class c on c.oid = t.tgrelid
          where c.relnamespace = %(schema)s::regnamespace and not t.tgisinternal""",
     "functions": """
         select pg_get_functiondef(oid) || coalesce(proacl::text, '')
@@ -46,6 +49,14 @@ _POSTGRES = {
     "policies": """
         select format('%%s %%s %%s %%s %%s %%s %%s', tablename, policyname, permissive, roles, cmd, qual, with_check)
           from pg_policies where schemaname = %(schema)s""",
+    "comments": """
+        select format('%%s %%s %%s', d.objoid::regclass, d.objsubid, d.description)
+          from pg_description d join pg_class c on c.oid = d.objoid
+         where d.classoid = 'pg_class'::regclass and c.relnamespace = %(schema)s::regnamespace
+        union all
+        select format('%%s %%s', d.objoid::regprocedure, d.description)
+          from pg_description d join pg_proc p on p.oid = d.objoid
+         where d.classoid = 'pg_proc'::regclass and p.pronamespace = %(schema)s::regnamespace""",
     "types": """
         select format('%%s %%s %%s', t.typname, t.typtype, format_type(t.typbasetype, t.typtypmod))
           from pg_type t where t.typnamespace = %(schema)s::regnamespace""",

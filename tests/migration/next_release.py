@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
+from dataclasses import replace
 
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.migrations import CODE, Plan, Script
@@ -29,7 +30,8 @@ def with_more(plan: Plan, more: Script = MORE) -> Plan:
     """The next release: one more migration, and changed code."""
     code = plan.code.sql + "\ncreate view everything as select n from more;\n"
     # Code may be installed again, so it drops what it creates.
-    return Plan((*plan.migrations, more), Script(CODE, "drop view if exists everything;\n" + code))
+    script = Script(CODE, "drop view if exists everything;\n" + code)
+    return replace(plan, migrations=(*plan.migrations, more), code=script, downs=())
 
 
 def main(url: str, script: str) -> None:

@@ -15,8 +15,8 @@ from holdfast.features.assembly import open_store
 from holdfast.stores.migrations import CodeFiles
 from holdfast.stores.postgres.migrations import CODE_FILES as POSTGRES
 from holdfast.stores.sqlite.connections import database_path
-from holdfast.stores.sqlite.store import CODE_FILES as SQLITE
-from holdfast.stores.sqlite.store import split
+from holdfast.stores.sqlite.migrations import CODE_FILES as SQLITE
+from holdfast.stores.sqlite.upgrade import split
 from tests.migration.next_release import plan_of
 
 pytestmark = pytest.mark.req("DP-20", "SC-1")

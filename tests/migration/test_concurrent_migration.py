@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from holdfast.features.assembly import open_store
+from holdfast.stores.migrations import Script
 from tests.migration.catalogue import applied, catalogue, write
+from tests.migration.next_release import MORE, plan_of, use, with_more
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("DP-20", "SC-1")
 
@@ -68,3 +73,32 @@ def test_concurrent_migrations_all_succeed(empty_url: str, other_url: str, state
         assert store.schema().current
         result = [store.run(store.jobs.get(job_id, "default")) for job_id in ids]
         assert all(result)
+
+
+@pytest.mark.slow
+@pytest.mark.req("HF-14")
+def test_migration_starts_again_after_a_deadlock(empty_postgres_url: str) -> None:
+    """A program at work locks the tables in another order. The server ends the transaction of the migration."""
+    lock = "lock table {} in access exclusive mode;"
+    script = Script(MORE.name, f"{lock.format('job')} {lock.format('job_state')} {MORE.sql}")
+    with closing(open_store(empty_postgres_url)) as store, ThreadPoolExecutor(1) as pool:
+        store.migrate()
+        use(store, with_more(plan_of(store), script))
+        with psycopg.connect(empty_postgres_url) as at_work:
+            # The server ends the transaction that checks first: each checks once, after waiting this long.
+            at_work.execute("set deadlock_timeout = '1min'; set search_path = holdfast")
+            at_work.execute("update job_state set priority = priority where false")
+            migrating = pool.submit(store.migrate)
+            until(lambda: waits_for(empty_postgres_url, "job_state"), "the migration waits")
+            at_work.execute("update job set queue = queue where false")
+            # Now it locks all tables first, and does not wait long with some of them.
+            until(lambda: waits_for(empty_postgres_url, "job"), "the migration has started again")
+            until(lambda: not waits_for(empty_postgres_url, "job"), "the migration has given up its locks")
+            assert not migrating.done()
+        assert migrating.result(timeout=60).current
+
+
+def waits_for(url: str, table: str) -> bool:
+    with psycopg.connect(url) as connection:
+        query = "select 1 from pg_locks where not granted and relation = %s::regclass"
+        return connection.execute(query, (f"holdfast.{table}",)).fetchone() is not None

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -61,7 +62,8 @@ def test_only_new_migrations_are_applied(store: Store, next_plan: Plan, empty_ur
     assert store.schema().pending == ("9999_more", "code")
     status = store.migrate()
     assert status.current
-    assert status.applied == (*(script.name for script in plan_of(store).migrations), "code")
+    plan = plan_of(store)
+    assert status.applied == tuple(sorted(script.name for script in (*plan.migrations, *plan.later, plan.code)))
     assert "more_by_n" in str(catalogue(empty_url))
     assert "everything" in str(catalogue(empty_url))
     # The tables are not recreated: the job is still there.
@@ -92,6 +94,28 @@ def test_previous_release_does_not_migrate_a_newer_database(store: Store, next_p
     assert catalogue(empty_url) == after
     # A worker of the previous release can still use the database.
     assert store.run(store.jobs.get(SPEC.id, "default")) is not None
+
+
+@pytest.mark.slow
+def test_supported_release_goes_on_and_leaves_the_schema_alone(store: Store, next_plan: Plan, empty_url: str) -> None:
+    """Also if the next release has the same migrations, and only its code differs."""
+    today = plan_of(store)
+    for later in (
+        replace(today, code=Script("code", today.code.sql + "\n"), release="9.8"),
+        replace(next_plan, release="9.9"),
+    ):
+        use(store, later)
+        store.migrate()
+        after, marks = catalogue(empty_url), applied(empty_url)
+        assert (marks["release"], marks["supports"]) == (later.release, "0.1.0")
+        use(store, today)
+        assert (store.schema().current, store.schema().supported, store.schema().pending) == (True, True, ())
+        assert store.migrate().supported
+        assert (catalogue(empty_url), applied(empty_url)) == (after, marks)
+    use(store, replace(next_plan, release="9.10", supports="9.9"))
+    store.migrate()
+    use(store, today)
+    assert (store.schema().current, store.schema().supported) == (False, False), "contracted"
 
 
 @pytest.mark.slow

@@ -197,7 +197,7 @@ def _flow_as_seen(graph: Graph) -> dict[str, object]:
     """Return the stored workflow, after checking that it follows from the states of its jobs."""
     flow = check(graph).workflow
     return {
-        "jobs": {node.job_id: (node.standing, node.unmet) for node in graph.nodes},
+        "jobs": {node.job_id: (node.status, node.unmet) for node in graph.nodes},
         "met": {(edge.child, edge.parent): edge.met for edge in graph.edges},
         "flow": (flow.stopped, flow.finished_at, flow.cancelled_at),
     }

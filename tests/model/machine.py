@@ -207,7 +207,7 @@ class StoresMachine(LimitMoves):
         self.apply(lambda side: side.attend_approvals(approvals, scope))
         unswept = sum(not lease.swept for lease in self.model.leases.values())
         lost = want if unswept <= want else 1000
-        self.apply(lambda side: side.reap_lapsed(lost, scope))
+        self.apply(lambda side: side.recover_leases(lost, scope))
 
     def operate(self, data: st.DataObject) -> None:
         operations: list[OperatorAction] = ["cancel", "redrive", "discard"]
@@ -266,7 +266,7 @@ class StoresMachine(LimitMoves):
         what = data.draw(st.sampled_from(["register", "disable", "disable", "enable", "resume"]))
         definition = data.draw(definitions, label="definition")
         if what == "register" or not self.model.agents:
-            self.apply(lambda side: side.register_agent(definition, tenant))
+            self.apply(lambda side: side.set_agent(definition, tenant))
         if what == "disable" and not self.model.limited:
             self.apply(lambda side: side.disable_agent("planner", "because → 'so'", "an operator", tenant))
         elif what == "enable":

@@ -186,8 +186,8 @@ class Model(StepsModel, WorkflowsModel):
             if item.ending == "retry":
                 job.retries += 1
                 self.step(job, "retry", holder, due=later)
-            elif item.ending == "bury":
-                self.step(job, "bury", holder, group_of(item.note))
+            elif item.ending == "dead_letter":
+                self.step(job, "dead_letter", holder, group_of(item.note))
 
     def save_checkpoint(self, job_id: str, lease: str, attempt: int, name: str, value: str, tenant: str) -> bool:
         self.holder(lease, tenant)
@@ -226,4 +226,4 @@ def _is_duplicate(job: ModelJob, spec: JobSpec) -> bool:
 def _is_invalid(item: Settlement, job: ModelJob) -> bool:
     if item.ending == "retry" and job.retries + 1 >= job.max_attempts:
         return True
-    return item.ending in ("retry", "bury", "fail", "crash") and None in (item.code, item.message)
+    return item.ending in ("retry", "dead_letter", "fail", "crash") and None in (item.code, item.message)

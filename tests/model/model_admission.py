@@ -40,7 +40,7 @@ class AgentsModel(OperationsModel):
     def _jobs_of(self, agent: Agent) -> list[ModelJob]:
         return [job for job in self.within(agent.tenant) if job.spec.agent == agent.id]
 
-    def register_agent(self, definition: Definition, tenant: str) -> Agent | None:
+    def set_agent(self, definition: Definition, tenant: str) -> Agent | None:
         given: dict[str, Any] = {each.name: getattr(definition, each.name) for each in fields(definition)}
         given["backoff"] = None if definition.backoff is None else definition.backoff.to_json()
         disabled: dict[str, Any] = dict.fromkeys(("disabled_at", "disabled_by", "disabled_reason"))
@@ -134,7 +134,7 @@ class ReservationsModel(AgentsModel):
         super().__init__(now)
         self.reservations: dict[str, ModelReservation] = {}
 
-    def _standing(self, own: ModelReservation) -> ReservationStatus:
+    def _status(self, own: ModelReservation) -> ReservationStatus:
         state = "expired" if own.state in ("waiting", "active") and own.expires_at <= self.now else own.state
         running = sum(job.state in HELD and own.covers(job) for job in self.jobs.values())
         return ReservationStatus(state, running, len(self._ahead(own)))
@@ -160,7 +160,7 @@ class ReservationsModel(AgentsModel):
         if own.state == "waiting" and own.expires_at > self.now and not self._ahead(own):
             self.expire_reservations()
             own.state, own.expires_at = "active", until
-        return self._standing(own)
+        return self._status(own)
 
     def expire_reservations(self) -> None:
         for each in self.reservations.values():

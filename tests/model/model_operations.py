@@ -43,7 +43,7 @@ class OperationsModel(ModelBase):
         chosen = self.due(scope)[:want]
         for job in chosen:
             if job.state is State.RETRY_WAITING:
-                self.step(job, "due", "promoter")
+                self.step(job, "due", "maintenance")
             job.due_at = job.note = None
         return len(chosen)
 
@@ -51,10 +51,10 @@ class OperationsModel(ModelBase):
         chosen = self.overdue(scope)[:want]
         for job in chosen:
             job.error = LATE
-            self.step(job, "expire", "promoter")
+            self.step(job, "expire", "maintenance")
         return len(chosen)
 
-    def reap_lapsed(self, want: int, scope: str) -> Sweep:
+    def recover_leases(self, want: int, scope: str) -> Sweep:
         ours = {name: each for name, each in self.leases.items() if scope in (EVERY_TENANT, each.tenant)}
         expired = [lease for lease in ours.values() if not lease.ended and lease.until <= self.now]
         for lease in expired:
@@ -64,11 +64,11 @@ class OperationsModel(ModelBase):
         leased = [job for job in held[:want] if job.state is State.LEASED]
         begun = [job for job in held[:want] if job.state is State.IN_PROGRESS]
         for job in leased:
-            self.step(job, "lapse", "reaper", {"reason": "lease_lapsed"})
+            self.step(job, "lease_expired", "recovery", {"reason": "lease_expired"})
         for job in begun:
             job.error = LOST
             group = {"fingerprint": fingerprint(job.spec.kind, *LOST)}
-            self.crash(job, "lapse", "reaper", None, self.now, group)
+            self.crash(job, "lease_expired", "recovery", None, self.now, group)
         for name in unswept - {job.lease for job in self.jobs.values()}:
             self.leases[name].swept = True
         return Sweep(len(expired), len(leased), len(begun))
@@ -86,7 +86,9 @@ class OperationsModel(ModelBase):
         self.step(job, operation, actor, note)
         again = job.crashes < job.spec.retry.max_crashes
         job.crashes += 1
-        self.step(job, "retry" if again else "bury", actor, None if again else group, due=later if again else None)
+        self.step(
+            job, "retry" if again else "dead_letter", actor, None if again else group, due=later if again else None
+        )
 
     # -- operators -----------------------------------------------------------------------------------------------
 

@@ -307,7 +307,9 @@ class StepsModel(OperationsModel):
                 approval.set(escalated_at=self.now, escalate_at=None)
             over = record.expires_at is not None and record.expires_at <= self.now
             if over and record.on_expire != "remind":
-                self._close(approval, "approved" if record.on_expire == "approve" else "expired", EXPIRED, "promoter")
+                self._close(
+                    approval, "approved" if record.on_expire == "approve" else "expired", EXPIRED, "maintenance"
+                )
             elif over or (record.remind_at is not None and record.remind_at <= self.now):
                 again = None if approval.remind_every is None else self.now + seconds(approval.remind_every)
                 approval.set(reminders=record.reminders + 1, remind_at=again)

@@ -25,7 +25,7 @@ class ModelFlow:
     spec: WorkflowSpec
     tenant: str
     edges: list[Edge]
-    standing: dict[str, NodeStatus]
+    status: dict[str, NodeStatus]
     stopped_by: set[str] = field(default_factory=set)
     finished_at: datetime | None = None
     cancelled_at: datetime | None = None
@@ -83,7 +83,7 @@ class WorkflowsModel(LimitsModel):
         flow = self.workflows.get(flow_id)
         if flow is None or scope not in (EVERY_TENANT, flow.tenant):
             return Swept(flow_id, 0, True, "not_found")
-        active = [job_id for job_id in flow.standing if self.jobs[job_id].state in ACTIVE]
+        active = [job_id for job_id in flow.status if self.jobs[job_id].state in ACTIVE]
         if not active:
             return Swept(flow_id, 0, True, "already_finished")
         self.operate("cancel", active, reason, actor, scope)
@@ -94,7 +94,7 @@ class WorkflowsModel(LimitsModel):
         flow = self.workflows.get(flow_id)
         if flow is None or scope not in (EVERY_TENANT, flow.tenant):
             return Swept(flow_id, 0, True, "not_found")
-        dead = [job_id for job_id, standing in flow.standing.items() if standing is NodeStatus.DEAD]
+        dead = [job_id for job_id, status in flow.status.items() if status is NodeStatus.DEAD]
         if not dead:
             return Swept(flow_id, 0, True, "nothing_to_resume")
         self.operate("redrive", dead, reason, actor, scope)
@@ -103,40 +103,40 @@ class WorkflowsModel(LimitsModel):
     def advance(self) -> None:
         moved, self.moved = self.moved, {}
         for flow in self.workflows.values():
-            ours = {job_id: actor for job_id, actor in moved.items() if job_id in flow.standing}
+            ours = {job_id: actor for job_id, actor in moved.items() if job_id in flow.status}
             if ours:
                 self._advance(flow, ours)
-        self.moved = {}  # jobs that `_advance` cancelled keep the standing "skipped"
+        self.moved = {}  # jobs that `_advance` cancelled keep the status "skipped"
 
     def _advance(self, flow: ModelFlow, moved: dict[str, str]) -> None:
-        was, stopped = dict(flow.standing), bool(flow.stopped_by)
+        was, stopped = dict(flow.status), bool(flow.stopped_by)
         for job_id in moved:
             if was[job_id] is not NodeStatus.SKIPPED:
-                flow.standing[job_id] = NODE_STATUS.get(self.jobs[job_id].state, NodeStatus.OPEN)
-        ended = {job_id for job_id in moved if flow.standing[job_id] not in (was[job_id], NodeStatus.OPEN)}
-        back = {job_id for job_id in moved if flow.standing[job_id] is NodeStatus.OPEN is not was[job_id]}
-        bad = {job_id for job_id in ended if flow.standing[job_id] in BAD}
-        skipped = {job_id for job_id in flow.descendants(bad) if flow.standing[job_id] is NodeStatus.OPEN}
-        flow.standing |= dict.fromkeys(skipped, NodeStatus.SKIPPED)
+                flow.status[job_id] = NODE_STATUS.get(self.jobs[job_id].state, NodeStatus.OPEN)
+        ended = {job_id for job_id in moved if flow.status[job_id] not in (was[job_id], NodeStatus.OPEN)}
+        back = {job_id for job_id in moved if flow.status[job_id] is NodeStatus.OPEN is not was[job_id]}
+        bad = {job_id for job_id in ended if flow.status[job_id] in BAD}
+        skipped = {job_id for job_id in flow.descendants(bad) if flow.status[job_id] is NodeStatus.OPEN}
+        flow.status |= dict.fromkeys(skipped, NodeStatus.SKIPPED)
         self._satisfy_edges(flow, ended | skipped)
         flow.stopped_by = (flow.stopped_by - back) | {job_id for job_id in bad if flow.fatal(job_id)}
         if back and not flow.stopped_by:
             self._restore_skipped(flow)
         if flow.stopped_by:
-            new = [job_id for job_id in flow.standing if not stopped or job_id in moved]
+            new = [job_id for job_id in flow.status if not stopped or job_id in moved]
             self._hold(flow, [job_id for job_id in new if job_id not in back])
         self._release(flow)
-        open_ = [job_id for job_id, standing in flow.standing.items() if standing is NodeStatus.OPEN]
+        open_ = [job_id for job_id, status in flow.status.items() if status is NodeStatus.OPEN]
         flow.finished_at = None if open_ else flow.finished_at or self.now
-        if ended and not open_ and NodeStatus.DEAD not in flow.standing.values():
-            for job_id, standing in flow.standing.items():
-                if standing is NodeStatus.SKIPPED and self.jobs[job_id].waiting:
+        if ended and not open_ and NodeStatus.DEAD not in flow.status.values():
+            for job_id, status in flow.status.items():
+                if status is NodeStatus.SKIPPED and self.jobs[job_id].waiting:
                     self.step(self.jobs[job_id], "cancel", next(iter(moved.values())), OVER)
 
     def _satisfy_edges(self, flow: ModelFlow, ended: set[str]) -> None:
         """Mark the edges from ended jobs as met, where the end allows the child to run."""
         for n, edge in enumerate(flow.edges):
-            good = flow.standing[edge.parent] is NodeStatus.SUCCEEDED or edge.on_failure == "continue"
+            good = flow.status[edge.parent] is NodeStatus.SUCCEEDED or edge.on_failure == "continue"
             if edge.parent in ended and good:
                 flow.edges[n] = replace(edge, met=True)
 
@@ -144,26 +144,26 @@ class WorkflowsModel(LimitsModel):
         """Reopen skipped jobs without a bad ancestor. A job that an operator ended while skipped stays ended."""
         over = [
             job_id
-            for job_id, standing in flow.standing.items()
-            if standing in BAD or (standing is NodeStatus.SKIPPED and not self.jobs[job_id].waiting)
+            for job_id, status in flow.status.items()
+            if status in BAD or (status is NodeStatus.SKIPPED and not self.jobs[job_id].waiting)
         ]
         blocked = flow.descendants(over)
-        for job_id, standing in flow.standing.items():
-            if standing is NodeStatus.SKIPPED and job_id not in blocked and self.jobs[job_id].waiting:
-                flow.standing[job_id] = NodeStatus.OPEN
+        for job_id, status in flow.status.items():
+            if status is NodeStatus.SKIPPED and job_id not in blocked and self.jobs[job_id].waiting:
+                flow.status[job_id] = NodeStatus.OPEN
 
     def _hold(self, flow: ModelFlow, jobs: Iterable[str]) -> None:
         """Hold the waiting jobs of a stopped workflow; running jobs continue until they wait."""
         for job_id in jobs:
             job = self.jobs[job_id]
-            if flow.standing[job_id] is NodeStatus.OPEN and job.waiting:
-                flow.standing[job_id] = NodeStatus.SKIPPED
+            if flow.status[job_id] is NodeStatus.OPEN and job.waiting:
+                flow.status[job_id] = NodeStatus.SKIPPED
                 job.held, job.due_at = True, None
 
     def _release(self, flow: ModelFlow) -> None:
-        for job_id, standing in flow.standing.items():
+        for job_id, status in flow.status.items():
             job = self.jobs[job_id]
-            if job.held and standing is NodeStatus.OPEN and not flow.unmet(job_id):
+            if job.held and status is NodeStatus.OPEN and not flow.unmet(job_id):
                 job.held = False
                 later = job.run_at if job.run_at and job.run_at > self.now else None
                 job.due_at = self.now if job.state is State.RETRY_WAITING else later

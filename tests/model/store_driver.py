@@ -61,12 +61,12 @@ FORWARDED = {
     "resume_workflow": "workflows.resume",
     "promote_due": "leases.promote",
     "expire_overdue": "leases.expire",
-    "reap_lapsed": "leases.reap",
+    "recover_leases": "leases.recover",
     "rewind": "steps.rewind",
     "decide_approval": "approvals.decide",
     "save_approval_token": "approvals.save_token",
     "attend_approvals": "approvals.attend",
-    "register_agent": "agents.set",
+    "set_agent": "agents.set",
     "disable_agent": "agents.disable",
     "enable_agent": "agents.enable",
     "list_jobs": "jobs.list",
@@ -184,7 +184,7 @@ class StoreDriver:
 
     def execute_sql(self, sql: str, **params: object) -> None:
         """Run hand-written SQL with ``{table}`` and ``:parameter``."""
-        dialect: Dialect = self.store.clock.dialect  # type: ignore[attr-defined]
+        dialect: Dialect = self.store.clock.dialect
 
         def steps() -> Steps[Rows]:
             return (yield dialect.read(sql, **params))

@@ -157,7 +157,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Cancelled, st.sampled_from([None, "not wanted"])),
 )
 endings: st.SearchStrategy[Ending] = st.sampled_from(
-    ["succeeded", "retry", "bury", "fail", "crash", "snooze", "cancel"]
+    ["succeeded", "retry", "dead_letter", "fail", "crash", "snooze", "cancel"]
 )
 
 # -- waits of handlers ---------------------------------------------------------------------------------------------

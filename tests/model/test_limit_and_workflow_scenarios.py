@@ -78,8 +78,8 @@ class LimitScenario(Scenario):
         self.apply(lambda side: side.start_workflow(plan, "a"))
         return {"flow": flow, **ids}
 
-    def standings(self, plan: dict[str, str]) -> list[str]:
-        return [standing.value for standing in self.model.workflows[plan["flow"]].standing.values()]
+    def statuses(self, plan: dict[str, str]) -> list[str]:
+        return [status.value for status in self.model.workflows[plan["flow"]].status.values()]
 
     def run(self, job: str, ending: Any = "succeeded") -> None:
         self.claim()
@@ -141,20 +141,20 @@ def test_stores_agree_on_workflows(scenario: LimitScenario) -> None:
     one = scenario.start_workflow("skip", a="", b="a", c="a:continue", d="b c")
     assert scenario.claim(2) == [one["a"]]
     scenario.reschedule(one["b"])
-    scenario.end(one["a"], "bury")
-    assert scenario.standings(one) == ["dead", "skipped", "open", "skipped"]
+    scenario.end(one["a"], "dead_letter")
+    assert scenario.statuses(one) == ["dead", "skipped", "open", "skipped"]
     scenario.resume(one)
     scenario.run(one["a"])
     assert scenario.claim() == [one["b"]]
     scenario.end(one["b"], "fail")
     scenario.end(one["c"], "succeeded")
-    assert scenario.standings(one) == ["succeeded", "failed", "succeeded", "skipped"]
+    assert scenario.statuses(one) == ["succeeded", "failed", "succeeded", "skipped"]
     assert scenario.state(one["d"]) is State.CANCELLED
 
     two = scenario.start_workflow("stop", a="", b="", c="a b", d="c:continue")
     assert scenario.claim(2) == [two["a"], two["b"]]
-    scenario.end(two["a"], "bury")
-    assert scenario.standings(two) == ["dead", "open", "skipped", "skipped"], "all waiting jobs are skipped"
+    scenario.end(two["a"], "dead_letter")
+    assert scenario.statuses(two) == ["dead", "open", "skipped", "skipped"], "all waiting jobs are skipped"
     scenario.end(two["b"], "snooze")
     scenario.wait(1.0)
     scenario.move(two["b"], first=True)
@@ -162,22 +162,22 @@ def test_stores_agree_on_workflows(scenario: LimitScenario) -> None:
     scenario.run(two["a"])
     scenario.wait(1.0)
     scenario.run(two["b"])
-    assert scenario.standings(two)[:2] == [NodeStatus.SUCCEEDED] * 2
+    assert scenario.statuses(two)[:2] == [NodeStatus.SUCCEEDED] * 2
     scenario.apply(lambda side: side.cancel_workflow(two["flow"], None, "an operator", "a"))
     scenario.apply(lambda side: side.cancel_workflow(two["flow"], None, "an operator", "a"))
 
     three = scenario.start_workflow("skip", a="", b="a", c="a:stop")
-    scenario.run(three["a"], "bury")
+    scenario.run(three["a"], "dead_letter")
     both = [three["b"], three["a"]]
     scenario.apply(lambda side: side.operate("discard", both, "a reason", "an operator", "a"))
-    assert scenario.standings(three) == ["cancelled", "skipped", "skipped"]
+    assert scenario.statuses(three) == ["cancelled", "skipped", "skipped"]
 
     scenario.limit("kind", "mail", 1)
     four = scenario.start_workflow("stop", a="", b="", c="a")
     assert scenario.claim() == [four["a"]]
     assert scenario.exchange(four["a"]) == [four["b"]]
     assert scenario.claim() == []
-    scenario.end(four["b"], "bury")
-    assert scenario.standings(four) == ["succeeded", "dead", "skipped"], "a limit does not release a skipped job"
+    scenario.end(four["b"], "dead_letter")
+    assert scenario.statuses(four) == ["succeeded", "dead", "skipped"], "a limit does not release a skipped job"
     scenario.resume(four)
     assert scenario.claim() == [four["b"]]

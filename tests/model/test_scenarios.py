@@ -28,7 +28,7 @@ from tests.model.test_machine import NOT_COVERED
 
 pytestmark = pytest.mark.req("CX-1", "CX-15", "SC-2", "SC-4", "DP-5", "DP-7")
 
-AGAIN_AND_OUT: tuple[Ending, ...] = ("retry", "bury")
+AGAIN_AND_OUT: tuple[Ending, ...] = ("retry", "dead_letter")
 TWICE = Retry(max_attempts=2, max_crashes=1)
 AT_ONCE = Reschedule()
 VERDICTS: tuple[VoteVerdict, ...] = ("approve", "deny")
@@ -103,7 +103,7 @@ class Scenario:
         self.apply(lambda side: side.promote_due(1000, "*"))
         self.apply(lambda side: side.attend_approvals(1000, "*"))
         self.apply(lambda side: side.expire_overdue(1000, "*"))
-        self.apply(lambda side: side.reap_lapsed(1000, "*"))
+        self.apply(lambda side: side.recover_leases(1000, "*"))
 
     def operate(self, operation: Any, job_id: str) -> None:
         self.apply(lambda side: side.operate(operation, [job_id], "a reason", "an operator", "a"))
@@ -115,7 +115,7 @@ class Scenario:
         match what:
             case "register":
                 made = Definition.of("planner", **definition)
-                self.apply(lambda side: side.register_agent(made, "a"))
+                self.apply(lambda side: side.set_agent(made, "a"))
             case "disable":
                 self.apply(lambda side: side.disable_agent("planner", "a reason", "an operator", "a"))
             case _:
@@ -162,7 +162,7 @@ def test_stores_agree_on_every_transition(scenario: Scenario) -> None:
     scenario.end(job, "crash")
     scenario.wait()
     scenario.take()
-    scenario.end(job, "bury")
+    scenario.end(job, "dead_letter")
     scenario.operate("discard", job)
     put_off = scenario.enqueue(delay=60.0)
     scenario.replace(put_off, '{"first":1}')
@@ -221,7 +221,7 @@ def test_stores_agree_on_steps_and_events(scenario: Scenario) -> None:
     scenario.suspend(job, "step", delay=2.5)
     scenario.wait(2.5)
     scenario.take()
-    scenario.end(job, "bury")
+    scenario.end(job, "dead_letter")
     scenario.apply(lambda side: side.rewind(job, 3, "an operator", "a"))
     scenario.operate("redrive", job)
     scenario.take()
@@ -295,7 +295,7 @@ def test_stores_agree_on_moves_in_every_state(scenario: Scenario) -> None:
     scenario.wait()
     for _ in range(3):
         scenario.take()
-    scenario.end(c, "bury")
+    scenario.end(c, "dead_letter")
     scenario.move(c, first=True)
 
 
@@ -318,7 +318,7 @@ def test_stores_agree_on_reschedules_in_every_state(scenario: Scenario) -> None:
         scenario.wait(60.0)
         scenario.open_lease()
         scenario.take()
-    scenario.end(job, "bury")
+    scenario.end(job, "dead_letter")
     scenario.reschedule(job)
     scenario.apply(lambda side: side.operate("redrive", [job], None, "an operator", "a", 7))
     assert scenario.model.jobs[job].max_attempts == 7
@@ -374,7 +374,7 @@ def test_stores_agree_on_idempotency_keys_in_every_state(scenario: Scenario) -> 
     first = scenario.enqueue(key="k")
     commands: list[Callable[[], None]] = [
         scenario.take,
-        lambda: scenario.end(first, "bury"),
+        lambda: scenario.end(first, "dead_letter"),
         lambda: scenario.operate("discard", first),
         lambda: None,
     ]
@@ -426,7 +426,7 @@ def test_refused_jobs_of_agents_keep_no_keys(scenario: Scenario) -> None:
     """A refused job neither takes keys from the job that has them nor keeps any."""
     first = scenario.enqueue(content="c", retry=Retry(max_attempts=1))
     scenario.take()
-    scenario.end(first, "bury")
+    scenario.end(first, "dead_letter")
     scenario.agent("register")
     scenario.agent("disable")
     scenario.enqueue(agent="planner", content="c", key="k")

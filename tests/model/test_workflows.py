@@ -67,7 +67,7 @@ class WorkflowPair:
     def snapshot(self, flow: Flow, _: int) -> object:
         graph = check(flow.graph)
         workflow = graph.workflow
-        jobs = {node.label: (node.standing, node.state, node.unmet, node.attempt) for node in graph.nodes}
+        jobs = {node.label: (node.status, node.state, node.unmet, node.attempt) for node in graph.nodes}
         return jobs, workflow.status, workflow.counts, workflow.stopped, workflow.cancelled_at is None
 
     # -- the commands --------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tests.model.model_workflows import ModelFlow
 OUTCOMES = {
     "succeed": "succeeded",
     "fail": "failed",
-    "lapse": "crashed",
+    "lease_expired": "crashed",
     "crash": "crashed",
     "snooze": "suspended",
     "ask": "suspended",
@@ -68,7 +68,7 @@ def _enters(event: Event, *states: State) -> bool:
 
 
 def _is_error(event: Event) -> bool:
-    return event.from_state is State.IN_PROGRESS and event.type in ("fail", "lapse", "crash")
+    return event.from_state is State.IN_PROGRESS and event.type in ("fail", "lease_expired", "crash")
 
 
 def claim_of(job: ModelJob) -> Claim:
@@ -112,7 +112,7 @@ def steps_of(job: ModelJob) -> list[Step]:
 
 def flow_of(flow: ModelFlow) -> dict[str, object]:
     return {
-        "jobs": {job_id: (standing.value, flow.unmet(job_id)) for job_id, standing in flow.standing.items()},
+        "jobs": {job_id: (status.value, flow.unmet(job_id)) for job_id, status in flow.status.items()},
         "met": {(edge.child, edge.parent): edge.met for edge in flow.edges},
         "flow": (bool(flow.stopped_by), flow.finished_at, flow.cancelled_at),
     }
@@ -168,8 +168,8 @@ def health_of(model: StepsModel, scope: str) -> Health:
     approvals = approvals_of(model, ApprovalFilter(tenant=scope, limit=1000))
     due = [job.due_at for job in jobs if not job.held and job.due_at is not None and job.due_at <= model.now]
     late_by = max(((model.now - moment) / timedelta(seconds=1) for moment in due), default=None)
-    lapsed = [lease.until for lease in seen if not lease.ended and lease.until <= model.now]
-    expired = max(((model.now - moment) / timedelta(seconds=1) for moment in lapsed), default=None)
+    ended = [lease.until for lease in seen if not lease.ended and lease.until <= model.now]
+    expired = max(((model.now - moment) / timedelta(seconds=1) for moment in ended), default=None)
     held = sum(job.lease is not None for job in jobs)
     overdue = any(
         approval.escalated_at is not None or (approval.expires_at is not None and approval.expires_at <= model.now)

@@ -17,7 +17,7 @@ from holdfast.features.approvals.model import ApprovalFilter, Ballot, Question
 from holdfast.features.assembly import Store
 from holdfast.features.audit.store import EventFilter
 from holdfast.features.dead_letters.model import GroupFilter, NewOperation
-from holdfast.features.jobs.views import why
+from holdfast.features.jobs.store import why
 from holdfast.features.retention.model import RetentionRule
 from holdfast.stores.flow import Flow, Statement, Steps, flow, reading_at_most
 from holdfast.stores.requests import ClaimRequest, JobFilter, SendEvent
@@ -88,7 +88,7 @@ def writes(store: Store) -> dict[str, Flow[Any]]:
         "release": store.leases.release(LEASED, PREFETCHED, "*"),
         "settle succeeded": settle("succeeded", result="1"),
         "settle retry": settle("retry", **error),
-        "settle bury": settle("bury", **error),
+        "settle dead_letter": settle("dead_letter", **error),
         "settle snooze": settle("snooze", delay=1.0),
         "checkpoint": store.steps.save_checkpoint(RUNNING[0], BEGUN, 1, "x", "1", "*"),
         "renew": store.leases.renew(BEGUN, 30.0, "*"),
@@ -223,7 +223,7 @@ def maintenance(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
         "promote": ("not_yet_due", store.leases.promote(100)),
         "promote for a tenant": ("not_yet_due", store.leases.promote(100, "a")),
         "expire": ("past_deadline", store.leases.expire(100)),
-        "reap": ("held", store.leases.reap(100)),
+        "recover": ("held", store.leases.recover(100)),
         "attend": ("approval_due", store.approvals.attend(100)),
         "resume": ("waiting_by_agent", store.agents.resume("sleeper", 100, "a")),
     }

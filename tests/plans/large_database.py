@@ -8,7 +8,7 @@ The number of a row decides what it is, in bands, the same on both stores:
     due        + 500             due now
     retrying   + 9,500           retry_waiting, not due
     late       + 500             queued, past their deadline
-    held       + 5,000           under 50 leases, of which five have lapsed; half of the jobs run
+    held       + 5,000           under 50 leases, of which five have expired; half of the jobs run
     waiting    + 50,000          for an event, each for a different one, after a finished step
     asking     + 50,000          for an approval; one in a hundred of them has expired
 
@@ -184,7 +184,7 @@ _ON_SQLITE = _Dialect(
 
 GROUPS = 20_000
 LARGEST = "largest"
-_LETTERS = "insert into dead_letter (job_id, tenant, fingerprint, kind, queue, buried_at)"
+_LETTERS = "insert into dead_letter (job_id, tenant, fingerprint, kind, queue, dead_at)"
 _GROUP = (
     "insert into dead_letter_group (tenant, fingerprint, kind, error_code, error_message, sample_job, first_at,"
     " last_at, times, open, last_job)"
@@ -196,7 +196,7 @@ def _dead_letters(time: str, numbers: str, minimum: str, sample: str) -> tuple[s
     return (
         f"{_LETTERS} select id, tenant, '{LARGEST}', kind, queue, finished_at from job_state"
         " where state = 'dead_letter'",
-        f"{_GROUP} select tenant, '{LARGEST}', 'kind-1', 'broken', 'broken', {minimum}, min(buried_at), max(buried_at),"
+        f"{_GROUP} select tenant, '{LARGEST}', 'kind-1', 'broken', 'broken', {minimum}, min(dead_at), max(dead_at),"
         f" count(*), count(*), {minimum} from dead_letter group by tenant",
         f"{_GROUP} {numbers} select 'a', 'g-' || n, 'kind-' || (n % 20), 'broken', 'broken in ' || n, {sample}, {time},"
         f" {time}, 9, (n % 2) * (n % 7), {sample} from numbers",

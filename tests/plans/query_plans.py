@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from holdfast.stores.flow import Flow, Rows, Statement, drive
+from holdfast.stores.flow import Flow, Rows, Statement, drive_steps
 from holdfast.stores.postgres.store import run_on
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -83,7 +83,7 @@ def explained(connection: Connection, flow: Flow[Any]) -> Plan:
         return connection.execute(statement.sql, statement.params).fetchall()
 
     with connection.transaction(force_rollback=True):
-        drive(flow.start(), execute)
+        drive_steps(flow.start(), execute)
     return plan
 
 

@@ -168,8 +168,8 @@ def test_maintenance_reads_only_due_rows(connection: Connection, name: str) -> N
     index, flow = flows.maintenance(STORE)[name]
     seen = measured(connection, flow)
     assert seen.scanned == {}
-    # All jobs of the lapsed leases are read: a hundred per lease.
-    assert 0 < seen.by_index[index] <= (1_000 if name == "reap" else 200)
+    # All jobs of the expired leases are read: a hundred per lease.
+    assert 0 < seen.by_index[index] <= (1_000 if name == "recover" else 200)
     assert sum(seen.by_index.values()) < 4_000
 
 

@@ -19,7 +19,7 @@ import pytest
 from holdfast.engine.states import State
 from holdfast.features.health.model import CAP
 from holdfast.features.sqlite import SqliteStore
-from holdfast.stores.flow import Flow, Rows, Statement, drive
+from holdfast.stores.flow import Flow, Rows, Statement, drive_steps
 from tests.plans import flows
 from tests.plans.large_database import LARGEST
 from tests.support.sqlite_names import PREFIX
@@ -77,7 +77,7 @@ def run(connection: sqlite3.Connection, flow: Flow[Any]) -> Run:
 
     connection.execute("begin")
     try:
-        answer = drive(flow.start(), execute)
+        answer = drive_steps(flow.start(), execute)
     finally:
         connection.execute("rollback")
     return Run(answer, tuple(plan), ticks * TICK)

@@ -1,7 +1,9 @@
 """Compares the rows of docs/conformance.md with the `req` marks of the tests.
 
-`python -m tests.support.conformance` prints the differences; `--write` updates the Tests column. The tests are parsed,
-not imported: nothing has to be installed or running.
+Each row names its decisive tests, one to three of all that have its mark: those to read first. They are chosen by hand;
+`--write` removes what no longer exists, and fills a row that is left without one with the tests whose names are nearest
+to its text. `python -m tests.support.conformance` prints the differences. The tests are parsed, not imported: nothing
+has to be installed or running.
 """
 
 from __future__ import annotations
@@ -22,6 +24,12 @@ TESTS = ROOT / "tests"
 ARCH = "ARCH"
 
 _ROW = re.compile(r"^\| (?P<id>[A-Z]{2}-\d+) \|(?P<cells>.*)\|$")
+# More are not decisive.
+MOST = 3
+# Words that say nothing about a row.
+_COMMON = frozenset(
+    ("the", "and", "for", "with", "from", "its", "are", "that", "this", "not", "one", "each", "every", "all", "any")
+)
 _STATUS = re.compile(r"done|later: \S.*")
 
 
@@ -46,6 +54,8 @@ class TestFile:
     path: str
     rows: frozenset[str]
     unmarked: tuple[str, ...]
+    tests: tuple[tuple[str, frozenset[str]], ...] = ()
+    """Each test by its name, and the rows that it proves."""
 
 
 # -- the page ----------------------------------------------------------------------------------------------
@@ -64,16 +74,43 @@ def read_rows(page: str) -> list[Row]:
 
 
 def rewrite(page: str, files: list[TestFile]) -> str:
-    """The page with the Tests column written from the marks."""
+    """The page with tests in every row that has some."""
     lines = []
     for line in page.splitlines():
         row = parse_row(line)
-        lines.append(line if row is None else str(replace(row, tests=tests_column(row.id, files))))
+        lines.append(line if row is None else str(replace(row, tests=tests_column(row, files))))
     return "\n".join(lines) + "\n"
 
 
-def tests_column(row_id: str, files: list[TestFile]) -> str:
-    return ", ".join(f"`{file.path}`" for file in files if row_id in file.rows)
+def tests_column(row: Row, files: list[TestFile]) -> str:
+    """The tests that the row names and that have its mark; without one, the nearest by name."""
+    marked = marked_tests(row.id, files)
+    named = [name for name in re.findall(r"`([^`]+)`", row.tests) if name in marked]
+    return ", ".join(f"`{name}`" for name in named[:MOST] or nearest(row, marked))
+
+
+def marked_tests(row_id: str, files: list[TestFile]) -> dict[str, int]:
+    """The tests with the mark of this row, and how many rows each of them names."""
+    return {f"{file.path}::{name}": len(rows) for file in files for name, rows in file.tests if row_id in rows}
+
+
+def nearest(row: Row, marked: dict[str, int]) -> list[str]:
+    """Up to three tests of different files: those that share most words with the row and name fewest rows."""
+    wanted = _words(row.what)
+
+    def score(name: str) -> tuple[float, str]:
+        folder = name.partition("/")[0]
+        return (-len(wanted & _words(name)) + 0.3 * marked[name] + 0.2 * (folder not in ("contract", "faults")), name)
+
+    best: dict[str, str] = {}
+    for name in sorted(marked, key=score):
+        best.setdefault(name.partition("::")[0], name)
+    return list(best.values())[:MOST]
+
+
+def _words(text: str) -> set[str]:
+    words = re.findall(r"[a-z]{3,}", text.lower())
+    return {word[:5] for word in words if word not in _COMMON}
 
 
 # -- the marks -----------------------------------------------------------------------------------------------
@@ -88,7 +125,36 @@ def read_test_file(source: str, path: str) -> TestFile:
     tree = ast.parse(source, filename=path)
     rows = frozenset(row for node in _outside_functions(tree) for row in _rows_named(node, path))
     marked = any(_is_pytestmark(node) and _has_mark(node) for node in tree.body)
-    return TestFile(path, rows, () if marked else tuple(_unmarked(tree)))
+    tests = tuple(_tests(tree, path, frozenset()))
+    return TestFile(path, rows, () if marked else tuple(_unmarked(tree)), tests)
+
+
+def _tests(
+    scope: ast.Module | ast.ClassDef, path: str, rows: frozenset[str], prefix: str = ""
+) -> Iterator[tuple[str, frozenset[str]]]:
+    """Every test of a module or class, with the rows of its own mark and of those around it."""
+    around = {
+        row
+        for node in scope.body
+        if _is_pytestmark(node)
+        for inner in ast.walk(node)
+        for row in _rows_named(inner, path)
+    }
+    for node in scope.body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                own = {
+                    row
+                    for decorator in node.decorator_list
+                    for inner in ast.walk(decorator)
+                    for row in _rows_named(inner, path)
+                }
+                if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+                    yield from _tests(node, path, rows | around | own, f"{prefix}{node.name}::")
+                elif node.name.startswith("test"):
+                    yield prefix + node.name, rows | around | own
+            case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("Test"):
+                yield prefix + name, rows | around
 
 
 def _outside_functions(scope: ast.Module | ast.ClassDef) -> Iterator[ast.AST]:
@@ -163,13 +229,20 @@ def problems(page: str, files: list[TestFile]) -> list[str]:
     for row in rows:
         if not _STATUS.fullmatch(row.status):
             differences.append(f"{row.id} has the status {row.status!r}; it is `done` or `later: reason`")
-        if row.status == "done" and not tests_column(row.id, files):
+        marked = marked_tests(row.id, files)
+        named = re.findall(r"`([^`]+)`", row.tests)
+        if row.status == "done" and not marked:
             differences.append(f"{row.id} is done, but no test names it ({row.what})")
+        elif row.status == "done" and not 1 <= len(named) <= MOST:
+            differences.append(f"{row.id} names {len(named)} tests; one to {MOST} are decisive")
+        differences += [f"{row.id} names {name}, which does not have its mark" for name in named if name not in marked]
     for file in files:
         differences += [f"tests/{file.path} names {name}, which is not a row" for name in sorted(file.rows - known)]
         differences += [f"tests/{file.path}: {name} has no req mark" for name in file.unmarked]
     if page != rewrite(page, files):
-        differences.append("docs/conformance.md and the marks differ: run python -m tests.support.conformance --write")
+        differences.append(
+            "docs/conformance.md names tests that do not exist: run python -m tests.support.conformance --write"
+        )
     return differences
 
 

@@ -24,6 +24,12 @@ from tests.support.sqlite_names import PREFIX, on_sqlite
 Rows = list[tuple[Any, ...]]
 NOTHING: Mapping[str, Any] = {}
 
+# The server processes of the connections that listen for notifications.
+LISTENERS = (
+    "select pid from pg_stat_activity where datname = current_database() and application_name = 'holdfast'"
+    " and query ~ '^listen|advisory_|pg_snapshot_xip'"
+)
+
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 

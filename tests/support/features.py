@@ -14,8 +14,8 @@ from holdfast.engine.order import Move
 from holdfast.engine.units import Duration
 from holdfast.features.agents.model import Agent, Definition
 from holdfast.features.assembly import Store
-from holdfast.features.audit.model import Anchor, Seal
-from holdfast.features.audit.verification import Check, Report
+from holdfast.features.audit.model import Anchor, Report, Seal
+from holdfast.features.audit.verification import Check
 from holdfast.features.connectors.model import Connector, ConnectorDraft
 from holdfast.features.events.model import Delivery, FeedResult, NewSubscription, Subscription
 from holdfast.features.limits.model import Pause, PauseDraft, pause_target
@@ -34,7 +34,7 @@ VERSION = "tests"
 # --- agents ---
 
 
-def register_agent(store: Store, id: str = "planner", *, tenant: str = TENANT, **definition: Any) -> Agent:
+def set_agent(store: Store, id: str = "planner", *, tenant: str = TENANT, **definition: Any) -> Agent:
     return store.run(store.agents.set(Definition.of(id, **definition), tenant))
 
 
@@ -134,7 +134,7 @@ def crowd(by_hand: ByHand, ids: list[str], start: int = 1000) -> None:
 def pause(
     store: Store, reason: str = "by hand", *, until: Any = None, refuse: bool | None = None, **scope: Any
 ) -> Pause:
-    return store.run(store.pauses.set(PauseDraft.of(pause_target(**scope), reason, until, refuse), "ada"))
+    return store.run(store.pauses.set(PauseDraft.of(reason, until, refuse, **scope), "ada"))
 
 
 def resume(store: Store, **what: Any) -> bool:

@@ -81,7 +81,7 @@ def _compare(job: Job, events: list[Event], before: Job | None, superseded: bool
         yield f"the events start attempts {started}, the job counts {job.attempt}"
     redriven = max((n for n, event in enumerate(events) if event.type == "redrive"), default=0)
     life = events[redriven:]
-    lost = sum(event.type in ("lapse", "crash") and event.to_state == State.FAILED for event in life)
+    lost = sum(event.type in ("lease_expired", "crash") and event.to_state == State.FAILED for event in life)
     if before is not None and not redriven:
         lost += before.crashes
     if lost != job.crashes:

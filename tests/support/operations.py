@@ -13,8 +13,6 @@ from holdfast.stores.flow import Flow
 WRAPPERS = {"fire_schedules": "schedules.fire"}
 """Flows that wrap an operation, by function name."""
 
-NAMESPACES = tuple(name for name, value in vars(Store).items() if isinstance(value, property))
-
 
 def operation(store: Store, name: str) -> Callable[..., Flow[Any]]:
     namespace, _, method = name.partition(".")
@@ -29,7 +27,9 @@ def operations() -> set[str]:
 
     sqlite, postgres = SqliteStore("sqlite:///:memory:"), PostgresStore("postgresql://nobody@localhost/none")
     result = set()
-    for namespace in NAMESPACES:
+    for namespace in (
+        name for name, part in vars(sqlite).items() if name[0] != "_" and type(part).__name__.startswith("Sqlite")
+    ):
         parts = type(getattr(sqlite, namespace)), type(getattr(postgres, namespace))
         names = set(dir(parts[0])) & set(dir(parts[1])) - {"dialect"}
         result |= {f"{namespace}.{name}" for name in names if not name.startswith("_")}

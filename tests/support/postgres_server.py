@@ -124,6 +124,47 @@ class PostgresServer(Databases):
         return self._bin
 
     @property
+    def data(self) -> Path:
+        """The data directory; created if the server was never started."""
+        if self._data is None:
+            self._create()
+        assert self._data is not None
+        return self._data
+
+    def make_folder(self) -> Path:
+        """A folder that the server can write, for archived logs and copies."""
+        if self._data is None:
+            self._create()
+        assert self._account is not None
+        assert self._dir is not None
+        path = self._dir / secrets.token_hex(4)
+        path.mkdir(mode=0o700)
+        self._account.own(path)
+        return path
+
+    def archive(self) -> Path:
+        """Copy finished files of the log to a new folder, from the first start on (with archive_mode)."""
+        path = self.make_folder()
+        self._settings["archive_command"] = f"cp %p {path}/%f"
+        return path
+
+    def run(self, program: str, *arguments: str, folder: Path | None = None) -> str:
+        """Run a program of this server as its account, with the password; return its output."""
+        assert self._account is not None
+        done = subprocess.run(
+            [str(self.programs / program), *arguments],
+            cwd=folder or self._dir,
+            env=os.environ | {"PGPASSWORD": self.password},
+            capture_output=True,
+            text=True,
+            check=False,
+            **self._account.popen_args(),
+        )
+        if done.returncode != 0:
+            raise ServerError(f"{program} failed:\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    @property
     def pid(self) -> int:
         """The postmaster's process id."""
         if self._process is None:
@@ -161,6 +202,18 @@ class PostgresServer(Databases):
             return
         self.disconnect()
         end(process, self._guard, _STOP_SIGNALS[mode], within=20)
+        self._guard = None
+
+    def kill(self) -> None:
+        """Kill all its processes at once, as when its machine is lost."""
+        process, self._process = self._process, None
+        assert process is not None
+        self.disconnect()
+        process.send_signal(signal.SIGSTOP)  # it starts no more of them
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+        end(process, self._guard, signal.SIGKILL, within=20)
         self._guard = None
 
     def restart(self, mode: StopMode = "fast") -> None:

@@ -8,8 +8,8 @@ from itertools import product
 
 from fastapi import FastAPI
 
-from holdfast.server.dashboard import PAGES
-from holdfast.server.openapi import every_route
+from holdfast.server.api import every_route
+from holdfast.server.app import PAGES
 
 ENDLESS = {"/api/v1/events/stream", "/live"}
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")

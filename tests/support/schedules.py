@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast import App
+from holdfast.app.internals import scheduler_of, session_of
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.assembly import Store
 from holdfast.features.schedules.model import (
@@ -25,17 +26,17 @@ MINUTE = timedelta(minutes=1)
 
 def set_time(app: App, moment: datetime) -> datetime:
     """Stop the store's clock at this time."""
-    app._session.make_ready()
-    app._store.run(app._store.clock.set(timedelta(0), moment))
+    session_of(app).make_ready()
+    session_of(app).store.run(session_of(app).store.clock.set(timedelta(0), moment))
     return moment
 
 
 def attend(app: App, tenant: str = EVERY_TENANT) -> int:
     """Run the worker's maintenance task for schedules once; return the number of schedules it handled."""
-    app._session.make_ready()
-    duty = app._scheduler.maintenance_task(tenant, 0)
+    session_of(app).make_ready()
+    duty = scheduler_of(app).maintenance_task(tenant, 0)
     assert duty.flow is not None
-    return duty.count(app._store.run(duty.flow(app._store)))
+    return duty.count(session_of(app).store.run(duty.flow(session_of(app).store)))
 
 
 def at(app: App, moment: datetime) -> int:
@@ -43,7 +44,7 @@ def at(app: App, moment: datetime) -> int:
     return attend(app)
 
 
-def told(fires: list[ScheduleRun]) -> list[tuple[str, int, str]]:
+def runs_of(fires: list[ScheduleRun]) -> list[tuple[str, int, str]]:
     """Status, minutes after Monday, and count or error code of each run, earliest first."""
     return [
         (fire.status, (fire.due_at - MONDAY) // MINUTE, f"{fire.count}" if fire.error_code is None else fire.error_code)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 
-import holdfast
+from holdfast.features import FEATURES
+from holdfast.stores.sqlite.migrations import plan_with
 
 PREFIX = "holdfast_"
-_SOURCE = Path(holdfast.__file__).parent
-_SCRIPTS = (*_SOURCE.glob("stores/sqlite/*/*.sql"), *_SOURCE.glob("features/*/sqlite*.sql"))
+_PLAN = plan_with(FEATURES)
 _CREATE = re.compile(rf"CREATE\s+(?:UNIQUE\s+)?(?:TABLE|VIEW|INDEX|TRIGGER)\s+{PREFIX}(\w+)")
-NAMES = frozenset(name for script in _SCRIPTS for name in _CREATE.findall(script.read_text(encoding="utf-8")))
+NAMES = frozenset(name for script in (*_PLAN.migrations, _PLAN.code) for name in _CREATE.findall(script.sql))
 
 _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|\s+|[a-z_]\w*|.", re.IGNORECASE | re.DOTALL)
 _BEFORE_NAME = {"from", "join", "into", "update", "table", "view", "index", "trigger", "exists", "by", "on", "analyze"}

@@ -1,6 +1,6 @@
 """Builders for tests of the stores: enqueue, claim and settle jobs, read them, and move the store's clock.
 
-Every helper goes through the port (`stores/port.py`), so it works on any store.
+Every helper uses operations that both stores have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import ClaimRequest
 
-new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
+new_id = IdMaker(time.time_ns, os.urandom)
 
 TENANT = "default"
 BROKEN = Failed("broken", "it broke")

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 TARGET = "tests.faults.worker_app:app"
 FOLDER_VARIABLE = "HOLDFAST_TEST_FOLDER"
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 def environment(url: str, folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -80,7 +80,7 @@ class WorkerProcess:
     def kill(self) -> None:
         """Send SIGKILL and wait for the end."""
         self.process.kill()
-        self.process.wait(timeout=PATIENCE)
+        self.process.wait(timeout=TIMEOUT)
 
     def ask_to_stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -95,7 +95,7 @@ class WorkerProcess:
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
-    def wait(self, timeout: float = PATIENCE) -> int:
+    def wait(self, timeout: float = TIMEOUT) -> int:
         return self.process.wait(timeout=timeout)
 
     def stop(self) -> int:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.worker import lease
-from holdfast.worker.worker import Worker, WorkerOptions
+from holdfast.worker.worker import Worker
 
 # Short intervals, so that no test waits for a default. The lease is long: a busy machine may stop a process for
 # seconds, and a worker that loses its lease by chance would fail unrelated tests.
@@ -20,7 +21,7 @@ QUICK: dict[str, Any] = {"lease_ttl": 30.0, "poll": 0.02, "promote_every": 0.03,
 
 
 async def serve(app: App, **options: Any) -> Worker:
-    worker = app.worker(WorkerOptions(**(QUICK | options)))
+    worker = app.worker(**(QUICK | options))
     await worker.run()
     return worker
 
@@ -34,7 +35,7 @@ async def _run_and_close(app: App, options: dict[str, Any]) -> None:
     try:
         await serve(app, burst=True, **options)
     finally:
-        if not app._store.embedded:  # its pool belongs to this loop
+        if not session_of(app).store.embedded:  # its pool belongs to this loop
             await app.aclose()
 
 
@@ -64,12 +65,12 @@ class Background:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.worker = self._app.worker(WorkerOptions(**(QUICK | self._options)))
+        self.worker = self._app.worker(**(QUICK | self._options))
         self._ready.set()
         try:
             await self.worker.run()
         finally:
-            if not self._app._store.embedded:
+            if not session_of(self._app).store.embedded:
                 await self._app.aclose()
 
     @property

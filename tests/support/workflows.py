@@ -83,10 +83,10 @@ class Flow:
         assert graph is not None
         return graph
 
-    def stands(self) -> dict[str, str]:
-        """The standing of each job by name, checked against the states of the jobs."""
+    def statuses(self) -> dict[str, str]:
+        """The status of each job by name, checked against the states of the jobs."""
         graph = check(self.graph)
-        return {node.label: node.standing for node in graph.nodes}
+        return {node.label: node.status for node in graph.nodes}
 
     @property
     def status(self) -> str:
@@ -109,19 +109,19 @@ class Flow:
 
 
 def check(graph: Graph) -> Graph:
-    """Check that the stored counts and standings of a workflow follow from the states of its jobs."""
-    workflow, stored = graph.workflow, {node.job_id: NodeStatus(node.standing) for node in graph.nodes}
+    """Check that the stored counts and statuses of a workflow follow from the states of its jobs."""
+    workflow, stored = graph.workflow, {node.job_id: NodeStatus(node.status) for node in graph.nodes}
     assert workflow.counts == Counts.of(stored.values())
     assert workflow.total == len(graph.nodes)
     assert (workflow.finished_at is not None) == (workflow.open == 0)
     derived = derive({node.job_id: node.state for node in graph.nodes}, graph.edges, workflow.stopped)
     for node in graph.nodes:
-        standing, expected = stored[node.job_id], derived[node.job_id]
-        # Only the stored standing shows that a job was skipped before it was cancelled, or redriven while stopped.
-        if node.state == "cancelled" and {standing, expected} <= {NodeStatus.CANCELLED, NodeStatus.SKIPPED}:
-            derived[node.job_id] = standing
-        if workflow.stopped and node.state == "queued" and standing is NodeStatus.OPEN and not node.unmet:
-            derived[node.job_id] = standing
+        status, expected = stored[node.job_id], derived[node.job_id]
+        # Only the stored status shows that a job was skipped before it was cancelled, or redriven while stopped.
+        if node.state == "cancelled" and {status, expected} <= {NodeStatus.CANCELLED, NodeStatus.SKIPPED}:
+            derived[node.job_id] = status
+        if workflow.stopped and node.state == "queued" and status is NodeStatus.OPEN and not node.unmet:
+            derived[node.job_id] = status
     assert stored == derived
     unmet = {node.job_id: 0 for node in graph.nodes}
     for edge in graph.edges:
@@ -130,6 +130,6 @@ def check(graph: Graph) -> Graph:
             assert edge.met
     assert {node.job_id: node.unmet for node in graph.nodes} == unmet
     for node in graph.nodes:
-        if node.standing == "open" and node.unmet:
+        if node.status == "open" and node.unmet:
             assert node.state == "queued", node
     return graph

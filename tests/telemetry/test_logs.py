@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from holdfast import App, Backoff, Context, Reject, Retry, RetryLater, SyncContext, configure_logging, trace_from
+from holdfast.app.internals import session_of
 from holdfast.errors import InvalidSetting
 from holdfast.features.tokens.model import scopes_of
 from holdfast.server.app import make_service
@@ -132,7 +133,7 @@ def test_a_failure_says_in_which_attempt_and_what_follows(app: App, stream: io.S
     def requests() -> None:
         raise RetryLater(0, "not there")
 
-    @app.job(retry=Retry(max_attempts=3, backoff=Backoff(base=4.0)))
+    @app.job(retry=Retry(max_attempts=3, backoff=Backoff(base=3600.0)))
     def jitters(ctx: SyncContext) -> None:
         if ctx.attempt == 1:
             ctx.snooze(0)
@@ -157,7 +158,7 @@ def test_a_failure_says_in_which_attempt_and_what_follows(app: App, stream: io.S
     snoozed, failed = messages(app, stream, "jitters")
     assert snoozed[1].startswith("Job ID (jitters) snoozed after ")
     failure = "attempt 2, failure 1 of 3"
-    assert failed[1] == f"Job ID (jitters) failed ({failure}): ConnectionError: no answer; retry within 4.0 s"
+    assert failed[1] == f"Job ID (jitters) failed ({failure}): ConnectionError: no answer; retry within 5 m"
     [(_, rejected)] = messages(app, stream, "rejects")
     assert rejected.endswith("failed (attempt 1 of 10): no_stock: none left; now a dead letter")
 
@@ -215,7 +216,7 @@ def test_configure_logging_keeps_existing_handlers() -> None:
 @pytest.mark.slow
 async def test_service_logs_each_request_with_route_actor_and_trace(sqlite_url: str, stream: io.StringIO) -> None:
     app = App(sqlite_url, name="tests")
-    app._session.make_ready()
+    session_of(app).make_ready()
     known = Identity("ada", "acme", scopes_of(["viewer"]))
     service = make_service(app, authenticate=lambda request: known if "authorization" in request.headers else None)
     transport = httpx2.ASGITransport(service, raise_app_exceptions=False)

@@ -103,7 +103,9 @@ async def test_metrics_are_served_by_tenant_and_scope(new_app: NewApp, process: 
     assert samples["holdfast_job_run_seconds_count", "fine"] == 1
     assert samples["holdfast_job_wait_seconds_count", "default"] == 2
     assert again["holdfast_http_request_seconds_count", "GET", "/metrics", "200"] == 1  # the first request
-    assert again["holdfast_pulse_seconds",] == samples["holdfast_pulse_seconds",], "the statistics were queried twice"
+    assert again["holdfast_statistics_seconds",] == samples["holdfast_statistics_seconds",], (
+        "the statistics were queried twice"
+    )
 
     async with client_for(app, "acme") as http:
         text = (await http.get("/metrics")).text
@@ -134,7 +136,7 @@ async def test_metrics_report_a_missing_database_and_a_missing_extra(
 
 
 def test_label_values_are_bounded(app: App, process: prometheus.ProcessMetrics) -> None:
-    app.enqueue_many([app._prepare(f"kind-{number}", None, {}) for number in range(150)])
+    app.enqueue_many([app.prepare(f"kind-{number}") for number in range(150)])
     samples = [
         key for key in read(generate_latest(process.registry).decode()) if key[0] == "holdfast_jobs_enqueued_total"
     ]
@@ -166,7 +168,7 @@ async def test_deploy_uses_only_served_metrics(sqlite_url: str, process: prometh
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
     expressions = [line for line in alerts.splitlines() if " expr: " in line]
-    assert len(expressions) == 14
+    assert len(expressions) == 16
     for text in (*queries, *expressions, keda):
         for name in re.findall(r"\bholdfast_[a-z_]+", text):
             assert name in names, f"{name} in {text}"
@@ -176,7 +178,7 @@ async def test_deploy_uses_only_served_metrics(sqlite_url: str, process: prometh
     sections = re.findall(r"^## ([a-z_]+)$", runbooks, re.MULTILINE)
     linked = re.findall(r"runbook_url: docs/runbooks\.md#([a-z_]+)", alerts)
     assert set(linked) == set(sections)
-    assert len(sections) == 13
+    assert len(sections) == 15
 
 
 @pytest.mark.slow
@@ -228,6 +230,7 @@ def test_claims_with_odd_times_are_counted(process: prometheus.ProcessMetrics, a
 
 
 @pytest.mark.req("ARCH")
+@pytest.mark.slow
 def test_service_starts_without_the_extra() -> None:
     program = (
         "import sys; sys.modules['prometheus_client'] = None; from holdfast.server.app import make_service; print('ok')"

@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from holdfast import App, Context, Reject, SyncContext, outgoing_headers, trace_from
+from holdfast.app.internals import session_of
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
 from holdfast.telemetry import observers, otel
@@ -143,7 +144,7 @@ def test_spans_link_enqueue_attempt_and_child_and_metrics_count_them(
 
 async def test_service_observes_its_queues(new_app: NewApp, recorded: Recorded) -> None:
     app = new_app()
-    app._session.make_ready()
+    session_of(app).make_ready()
     await app.aenqueue("unknown", queue="mail")
     service = make_service(app, authenticate=at_this_machine(app), dashboard=False)
     async with service.router.lifespan_context(service):

@@ -20,9 +20,10 @@ import pytest
 from rich.console import Console
 
 from holdfast import App, Backoff, Context, Retry, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.cli.top import _Keys, as_lines, read, render
 from holdfast.features.assembly import open_store
-from holdfast.features.health.statistics import LATELY, WINDOW, Pulse, rates_of
+from holdfast.features.health.statistics import LATELY, WINDOW, Statistics, rates_of
 from tests.app.conftest import NewApp
 from tests.cli.conftest import Holdfast, error_of
 from tests.cli.processes import COMMAND, environment
@@ -36,8 +37,8 @@ HOSTILE = "evil\x1b[2J\n[red]x\u202e"
 NOW = datetime(2027, 1, 31, 12, tzinfo=UTC)
 
 
-def statistics(app: App, tenant: str = "default") -> Pulse:
-    return app._session.run(app._session.store.health.statistics(tenant))
+def statistics(app: App, tenant: str = "default") -> Statistics:
+    return session_of(app).run(session_of(app).store.health.statistics(tenant))
 
 
 def declare(app: App) -> None:
@@ -62,7 +63,7 @@ def test_failures_are_listed_as_recorded_even_after_success(app: App) -> None:
     job = recovers.enqueue()
     for _ in range(3):
         work_off(app)
-        forward(app._store, 60)
+        forward(session_of(app).store, 60)
     assert job.state() == "succeeded"
     failures = [(each.attempt, each.error_code) for each in statistics(app).failures]
     assert failures == [(2, "KeyError"), (1, "ConnectionError")]
@@ -88,7 +89,7 @@ def test_statistics_count_by_queue_and_tenant(app: App, new_app: NewApp) -> None
         assert 0 <= mail.oldest_age_s < 60
         assert (stats.dead_letters, stats.approvals_open, stats.workers, stats.schedules_late) == (1, 1, (), 0)
         assert stats.rates.ended == {"succeeded": 1, "failed": 1}
-        assert stats.rates.buried == 1
+        assert stats.rates.dead_letters == 1
         assert [(each.kind, each.error_code) for each in stats.failures] == [("fails", "ConnectionError")]
         assert not stats.capped
     assert {each.queue for each in statistics(app, "*").queues} == {"mail", "other"}
@@ -126,7 +127,7 @@ def test_rates_cover_the_last_minute_or_the_events_that_were_read() -> None:
 
 def shown(app: App, width: int, height: int = 40) -> str:
     screen = Console(width=width, height=height, record=True, file=io.StringIO(), markup=False)
-    screen.print(render(read(app._session, "default"), 2.0, width, height))
+    screen.print(render(read(session_of(app), "default"), 2.0, width, height))
     return screen.export_text()
 
 
@@ -147,12 +148,12 @@ def test_top_fits_any_width_and_escapes_text(
         assert "\x1b" not in text
         assert "\u202e" not in text
     assert max(map(len, narrow.splitlines())) <= 50
-    assert "evil\\x1b[2J [red]x\\u202e" in "\n".join(as_lines(read(app._session, "default")))
+    assert "evil\\x1b[2J [red]x\\u202e" in "\n".join(as_lines(read(session_of(app), "default")))
     app.close()
 
     monkeypatch.setenv("HOLDFAST_URL", url)
     document: dict[str, Any] = json.loads(bare("top", "--json").stdout)
-    assert [each["queue"] for each in document["pulse"]["queues"]] == ["mail"]
+    assert [each["queue"] for each in document["statistics"]["queues"]] == ["mail"]
     assert document["approvals"][0]["summary"] == HOSTILE
     assert "payload" not in json.dumps(document)
     once = bare("top", "--once")
@@ -216,7 +217,7 @@ def test_top_runs_on_a_terminal_until_q(sqlite_url: str) -> None:
 @pytest.mark.req("DP-8")
 def test_top_says_that_the_worker_of_a_job_is_lost(app: App) -> None:
     declare(app)
-    store = app._store
+    store = session_of(app).store
     forward(store)
     lost, alive = app.enqueue("fine"), app.enqueue("fine")
     claim(store, open_lease(store, "worker-7", ttl=30))
@@ -224,12 +225,12 @@ def test_top_says_that_the_worker_of_a_job_is_lost(app: App) -> None:
     claim(store, open_lease(store, "worker-8", ttl=1000))
     forward(store, 40)
     text = r"worker lost, lease expired \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, waiting for take-over"
-    lines = as_lines(read(app._session, "default"))
+    lines = as_lines(read(session_of(app), "default"))
     (row,) = [line for line in lines if lost.id in line]
     assert re.search(f"{text}$", row)
     (row,) = [line for line in lines if alive.id in line]
     assert row.endswith(" alive")
     assert re.search(text, shown(app, 200))
     assert " lost" in shown(app, 60)
-    expired = {job.id: job.lease_expired_at is not None for job in read(app._session, "default").running}
+    expired = {job.id: job.lease_expired_at is not None for job in read(session_of(app), "default").running}
     assert expired == {lost.id: True, alive.id: False}

@@ -10,8 +10,8 @@ from psycopg import Connection
 from psycopg.rows import TupleRow
 
 from holdfast.errors import InvalidInput
-from holdfast.stores.postgres import connections  # which tells the driver of them
-from holdfast.stores.postgres.codec import Ids, Numbers, Words, ids, numbers, words
+from holdfast.stores.postgres import asyncpg_statements, connections  # which tells the driver of them
+from holdfast.stores.postgres.codec import Ids, Numbers, Words, documents, ids, numbers, words
 
 pytestmark = pytest.mark.req("DP-3")
 
@@ -32,6 +32,10 @@ def test_server_reads_ids_numbers_and_text_arrays(postgres_url: str) -> None:
         assert list(map(str, read(ids(SOME), "uuid"))) == SOME
         assert read(numbers([1, 0, -5, 2**31 - 1]), "int") == [1, 0, -5, 2**31 - 1]
         assert read(words(["a", 'ß{},"\\', "", "a"]), "text") == ["a", 'ß{},"\\', "", "a"]
+        texts = [None, '{"a": "ß, {}\\\\"}', None, "[1]"]
+        stored = connection.execute("select array(select v::text from unnest(%s) v)", (documents(texts),)).fetchone()
+        assert stored == (texts,)
+        assert asyncpg_statements._elements(documents(texts)) == texts
         for empty, kind in ((ids([]), "uuid"), (numbers([]), "int"), (words([]), "text")):
             assert read(empty, kind) == []
     assert (type(ids([])), type(numbers([])), type(words([]))) == (Ids, Numbers, Words)

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.job import Claim, Exchange
 from holdfast.worker import claim_order as module
-from holdfast.worker.claim_order import ClaimOrder, ClaimStart
+from holdfast.worker.claim_order import Announcements, ClaimOrder, ClaimStart
 
 pytestmark = pytest.mark.req("JF-3")
 
@@ -146,3 +146,64 @@ def test_reorder_hint_survives_earlier_claims_and_claims_that_skip_its_queue(clo
     assert "mail" not in start.after
     search.learn(Exchange([], [], True, 100), want=1, start=start)
     assert "mail" in search.start().after
+
+
+class ListeningStore:
+    """What ``Announcements`` uses of a store."""
+
+    listening = True
+
+    def __init__(self) -> None:
+        self.refreshed = 0
+
+    def refresh_listening(self) -> None:
+        self.refreshed += 1
+
+
+@pytest.mark.req("JF-7")
+def test_idle_worker_looks_again_before_it_has_jobs_announced(clock: Clock) -> None:
+    announcements = Announcements(store := ListeningStore())  # type: ignore[arg-type]
+    assert [announcements.decide(True, empty) for empty in range(3)] == [module.LOOK_EVERY] * 3
+    assert (announcements.wanted, store.refreshed) == (False, 0)
+    assert announcements.decide(True, 3) is None
+    assert (announcements.wanted, store.refreshed) == (True, 1)
+    clock.now += 3600
+    assert announcements.decide(True, 4) is None
+    assert store.refreshed == 1
+
+
+@pytest.mark.req("JF-7")
+def test_busy_worker_has_jobs_announced_no_longer(clock: Clock) -> None:
+    announcements = Announcements(store := ListeningStore())  # type: ignore[arg-type]
+    announcements.decide(True, 3)
+    clock.now += 3600
+    assert announcements.decide(False, 0) == pytest.approx(module.BUSY_AFTER)
+    clock.now += module.BUSY_AFTER
+    assert announcements.wanted
+    assert announcements.decide(False, 0) is None
+    assert (announcements.wanted, store.refreshed) == (False, 2)
+
+
+@pytest.mark.req("JF-7")
+def test_worker_under_a_steady_flow_looks_by_itself(clock: Clock) -> None:
+    announcements = Announcements(store := ListeningStore())  # type: ignore[arg-type]
+    announcements.decide(True, 3)
+    for _ in range(200):
+        clock.now += 0.005
+        announcements.announced()
+        assert announcements.decide(True, 0) is None, "a few hundred jobs a second are announced"
+    decided = []
+    for _ in range(3 * module.WAKES):
+        clock.now += 0.001
+        announcements.announced()
+        decided.append(announcements.decide(True, 0))
+    assert decided[-1] == module.LOOK_EVERY
+    assert (announcements.wanted, store.refreshed) == (False, 2)
+
+
+def test_worker_that_receives_no_notifications_decides_nothing() -> None:
+    store = ListeningStore()
+    store.listening = False
+    announcements = Announcements(store)  # type: ignore[arg-type]
+    assert announcements.decide(True, 100) is None
+    assert not announcements.wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Awaitable
 
 import pytest
@@ -105,3 +106,27 @@ def test_message_and_traceback_are_redacted() -> None:
     recorded = failure(caught(fails), Redactor(values=["second-secret"]))
     assert "secret" not in f"{recorded.message}{recorded.traceback}".replace("first-secret", "")
     assert recorded.message == "[redacted] failed"
+
+
+def test_traceback_is_that_of_python_each_time() -> None:
+    """The part that says where is written once for each way to a failure."""
+
+    def fail(way: int, text: str) -> None:
+        if way == 0:
+            raise ValueError(text)
+        if way == 1:
+            raise RuntimeError(text) from None
+        try:
+            fail(0, "cause")
+        except ValueError as error:
+            if way == 2:
+                raise KeyError(text) from error
+            error.add_note(text)
+            raise
+
+    for text in ("one", "two\nlines", "", "one"):
+        for way in (0, 1, 2, 3):
+            error = caught(lambda way=way, text=text: fail(way, text))
+            assert error.__traceback__ is not None
+            expected = "".join(traceback.format_exception(error))
+            assert traceback_of(error, PLAIN) == expected, (way, text)

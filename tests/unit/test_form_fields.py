@@ -7,9 +7,8 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast.engine.json_schema import violations
-from holdfast.features.approvals.forms import Field as FormField
-from holdfast.features.approvals.forms import as_json, fields
+from holdfast.engine.json_schema import Field as FormField
+from holdfast.engine.json_schema import as_json, fields, violations
 
 pytestmark = pytest.mark.req("CX-7")
 

@@ -60,7 +60,7 @@ async def test_blocked_event_loop_is_logged_with_its_location(tmp_path: Path, ca
 
 @pytest.mark.req("JF-4")
 async def test_running_event_loop_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
-    watch = LoopWatch(patience=30.0)
+    watch = LoopWatch(timeout=30.0)
     for _ in range(3):
         await asyncio.to_thread(watch.check)
     assert "event loop was blocked" not in caplog.text

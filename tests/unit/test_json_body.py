@@ -11,7 +11,8 @@ from fastapi.exceptions import RequestValidationError
 
 from holdfast.errors import HoldfastError
 from holdfast.server import json_body
-from holdfast.server.bodies import MAX_ERRORS, Enqueue, read
+from holdfast.server.bodies import MAX_ERRORS, read
+from holdfast.server.job_bodies import Enqueue
 
 pytestmark = pytest.mark.req("JF-14")
 

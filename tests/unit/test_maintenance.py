@@ -81,3 +81,29 @@ async def test_worker_that_stops_at_once_runs_no_maintenance_task() -> None:
     tasks = await watched.begin(watched.task("a"), watched.task("b", readies=False), stopping=stopping)
     await asyncio.gather(*tasks)
     assert watched.finished == []
+
+
+async def test_maintenance_that_is_cancelled_as_it_leaves_ends() -> None:
+    """A worker cancels its maintenance in the same turn of the event loop in which it asks it to end, if its database
+    does not respond (fault 47)."""
+    watched, stopping, hanging = Watched(), asyncio.Event(), asyncio.Event()
+
+    async def hang(store: Store) -> int:
+        hanging.set()
+        await asyncio.Event().wait()
+        return 0
+
+    (task,) = await watched.begin(
+        MaintenanceTask("hang", 60.0, run=hang, readies=False), watched.task("after"), stopping=stopping
+    )
+    async with asyncio.timeout(20):
+        await watched.has_finished("after")
+        await hanging.wait()
+    for _ in range(10):  # it pauses until the next work is due
+        await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(stopping.set)
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(task.cancel)
+    done, _ = await asyncio.wait({task}, timeout=20)
+    assert done, "it has ended"
+    assert task.cancelled()

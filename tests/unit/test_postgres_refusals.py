@@ -12,6 +12,7 @@ import pytest
 from psycopg import sql
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.errors import HoldfastError, Refused, StoreUnavailable
 from holdfast.features.assembly import open_store
 from tests.support.postgres_server import PostgresServer
@@ -27,7 +28,12 @@ def wrong_password(url: str) -> str:
 
 def test_wrong_password_has_its_own_code_and_is_not_waited_for(postgres_url: str) -> None:
     with closing(App(wrong_password(postgres_url))) as app:
-        for call in (app._store.schema, lambda: app.enqueue("x"), lambda: asyncio.run(_aenqueue(app)), app.worker):
+        for call in (
+            session_of(app).store.schema,
+            lambda: app.enqueue("x"),
+            lambda: asyncio.run(_aenqueue(app)),
+            app.worker,
+        ):
             begin = time.monotonic()
             with pytest.raises(StoreUnavailable) as caught:
                 call()
@@ -39,7 +45,7 @@ async def _aenqueue(app: App) -> None:
     try:
         await app.aenqueue("x")
     finally:
-        await app._store.leave_loop()
+        await session_of(app).store.leave_loop()
 
 
 def test_unknown_login_has_the_same_code(postgres_url: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.engine import redaction
 from holdfast.engine.payload import JsonValue
 from holdfast.engine.redaction import HIDDEN, LEAST, Redactor, one_line
 from holdfast.errors import InvalidSetting
@@ -191,3 +192,22 @@ def test_log_field_is_one_line_without_control_characters(text: str) -> None:
     line = one_line(text, 10_000)
     assert len(line.splitlines()) <= 1
     assert not any(ord(char) < 32 or 127 <= ord(char) < 160 for char in line)
+
+
+PIECES = st.sampled_from(
+    [
+        *("password", "PassWord", "api", "API_", "key", "-key", "token", "ſecret", "card number", "ssn", "pwd2"),
+        *("bearer ", "BASIC ", "Bearer\t", "abcDEF123==", "eyJabcdefgh.ijklmnop", "AKIAABCDEFGHIJKLMNOP"),
+        *("ghp_0123456789abcdef", "sk-0123456789abcdefgh", "hf_" + "a" * 40, "whsec_0123456789abcdef"),
+        *("=", ": ", " => ", "'x y'", '"', "hunter2", "\n", " ", "é", "K"),
+    ]
+)
+
+
+@given(st.lists(PIECES, max_size=12).map("".join), st.booleans())
+def test_quick_look_changes_no_result(text: str, custom: bool) -> None:
+    names = ("patient-name", "größe") if custom else ()
+    quick = Redactor(names)(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(redaction, "_small", lambda _: None)  # every pattern is searched for
+        assert Redactor(names)(text) == quick

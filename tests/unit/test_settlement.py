@@ -49,7 +49,7 @@ def test_delay_comes_from_request_then_backoff_of_failure_then_job() -> None:
 def test_requested_retry_counts_toward_the_limit() -> None:
     requested = Failed("retry_asked", "busy", after=30.0)
     endings = [decide(replace(CLAIM, retries=retries), requested, 0.5).ending for retries in range(3)]
-    assert endings == ["retry", "retry", "bury"]
+    assert endings == ["retry", "retry", "dead_letter"]
 
 
 @pytest.mark.req("CX-11")
@@ -66,4 +66,4 @@ def test_interrupted_job_without_crash_allowance_is_dead_lettered() -> None:
     for outcome in (hand_back(replace(CLAIM, max_crashes=0)), hand_back(CLAIM, at_most_once=True)):
         assert isinstance(outcome, Failed)
         assert (outcome.code, outcome.final) == ("interrupted", True)
-        assert decide(CLAIM, outcome, 0.5).ending == "bury"
+        assert decide(CLAIM, outcome, 0.5).ending == "dead_letter"

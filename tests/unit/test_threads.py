@@ -71,7 +71,7 @@ async def test_error_that_a_coroutine_cannot_raise_does_not_hang_caller(error: t
 
 
 async def test_stuck_thread_blocks_no_other_call_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    threads, proceed = Threads(patience=0.01), threading.Event()
+    threads, proceed = Threads(warn_after=0.01), threading.Event()
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         for _ in range(5):
             with pytest.raises(TimeoutError):
@@ -87,7 +87,7 @@ async def test_stuck_thread_blocks_no_other_call_and_is_logged(caplog: pytest.Lo
 
 
 async def test_thread_that_stops_in_time_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    threads, proceed = Threads(patience=0.05), threading.Event()
+    threads, proceed = Threads(warn_after=0.05), threading.Event()
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         task = asyncio.create_task(threads.run("polite", lambda: proceed.wait(60)))
         await asyncio.sleep(0)
@@ -145,3 +145,33 @@ async def test_call_without_a_thread_is_not_made_later(monkeypatch: pytest.Monke
     await threads.run("k", lambda: made.append("second"))
     await threads.run("k", lambda: made.append("third"))
     assert made == ["second", "third"]
+
+
+async def test_blocked_calls_have_a_thread_each_and_hold_up_nobody() -> None:
+    threads, release = Threads(), threading.Event()
+    blocked = [asyncio.create_task(threads.run("k", lambda: release.wait(60))) for _ in range(100)]
+    try:
+        async with asyncio.timeout(20):
+            assert await asyncio.gather(*(threads.run("k", lambda: 1) for _ in range(100))) == [1] * 100
+        assert not any(task.done() for task in blocked)
+    finally:
+        release.set()
+    assert await asyncio.gather(*blocked) == [True] * 100
+
+
+def test_next_loop_gets_its_results_after_one_was_closed_with_calls_under_way() -> None:
+    threads, release = Threads(), threading.Event()
+
+    async def abandon() -> None:
+        calls = [asyncio.create_task(threads.run("k", lambda: release.wait(60))) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert not any(call.done() for call in calls)
+
+    asyncio.run(abandon())
+    release.set()
+
+    async def use() -> list[str]:
+        async with asyncio.timeout(20):
+            return await asyncio.gather(*(threads.run("k", name) for _ in range(20)))
+
+    assert len(asyncio.run(use())) == 20

@@ -129,13 +129,13 @@ def test_response_status_decides_delivery() -> None:
 
 
 def test_message_body_is_deterministic_and_omits_host_details() -> None:
-    event = {"name": "job.lapse", "at": "2026-01-01T00:00:00Z", "actor": "worker 7 (host-3:99)", "job_id": "j"}
+    event = {"name": "job.lease_expired", "at": "2026-01-01T00:00:00Z", "actor": "worker 7 (host-3:99)", "job_id": "j"}
     event["meta"] = {"error_code": "worker_lost", "frame": "shop:pay"}  # type: ignore[assignment]
     id, type, body = message_of({"event": event}, "0-1", EPOCH)
     assert (id, type) == ("msg_01", "job.crashed")
     assert body == (
-        b'{"type":"job.crashed","timestamp":"2026-01-01T00:00:00Z","data":{"name":"job.lapse","actor":"worker 7",'
-        b'"job_id":"j","meta":{"error_code":"worker_lost"}}}'
+        b'{"type":"job.crashed","timestamp":"2026-01-01T00:00:00Z","data":{"name":"job.lease_expired",'
+        b'"actor":"worker 7","job_id":"j","meta":{"error_code":"worker_lost"}}}'
     )
     assert message_of({"event": event, "message": "msg_9"}, "0-2", EPOCH) == ("msg_9", type, body)
     assert message_of({"type": "order.paid", "data": {"id": 7}}, "0-1", EPOCH)[1:] == (
@@ -180,5 +180,5 @@ def test_invalid_webhook_is_rejected() -> None:
     ledger, event = made.subscriptions().values()
     assert ledger is not None
     assert event is not None
-    assert (ledger.pattern, event.pattern) == ("job.crash|job.lapse|job.fail", "order.*")
+    assert (ledger.pattern, event.pattern) == ("job.crash|job.lease_expired|job.fail", "order.*")
     assert ledger.job_options["max_attempts"] == 11 > DEFAULT_RETRY.max_attempts

@@ -1,4 +1,4 @@
-"""Pure rules of workflows: cycles, statuses, and the standing of jobs."""
+"""Pure rules of workflows: cycles, statuses, and the status of jobs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_status_follows_from_counts(counts: Counts, stopped: bool, cancelled: bo
     assert counts.status(stopped=stopped, cancelled=cancelled) == WorkflowStatus(status)
 
 
-def test_standing_follows_from_states() -> None:
+def test_status_follows_from_states() -> None:
     states = {"a": State.DEAD_LETTER, "b": State.QUEUED, "c": State.QUEUED, "d": State.QUEUED, "e": State.QUEUED}
     edges = [
         Edge("b", "a", "skip", met=False),

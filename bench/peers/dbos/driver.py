@@ -1,4 +1,4 @@
-"""DBOS: workflows with durable steps, as sync functions in its threads, which are faster here than coroutines."""
+"""DBOS: workflows and durable steps, as sync functions in its threads, which are faster here than coroutines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from dbos import DBOS, DBOSConfig
 from link import Link
 
-QUEUE = "steps"
+QUEUE = "bench"
 
 
 def main() -> None:
@@ -33,19 +33,30 @@ def main() -> None:
         for place in range(steps):
             note(number * steps + place)
 
-    def bulk() -> None:
+    @DBOS.workflow()
+    def noop(number: int) -> None:
+        link.record.ran(number)
+
+    def enqueue(number: int) -> None:
+        DBOS.enqueue_workflow(QUEUE, scripted if link.options.get("kind") == "steps" else noop, number)
+
+    def each() -> None:
         for number in range(link.options["count"]):
-            DBOS.enqueue_workflow(QUEUE, scripted, number)
+            enqueue(number)
 
     match link.command:
         case "prepare":
             DBOS.launch()
-        case "bulk":
+        case "single" | "bulk":  # it has no bulk call
             DBOS.listen_queues([])
             DBOS.launch()
             # A limit of zero holds the jobs back until the worker raises it. The worker reads the limit often.
             DBOS.register_queue(QUEUE, worker_concurrency=0, polling_interval_sec=0.01)
-            link.timed(bulk)
+            link.timed(each)
+        case "paced":
+            DBOS.listen_queues([])
+            DBOS.launch()
+            link.paced(enqueue)
         case "work":
             DBOS.launch()  # connected before the clock starts
             link.ready()

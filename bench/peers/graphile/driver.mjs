@@ -4,7 +4,7 @@ import pg from 'pg'
 import { Link, chunks } from './link.mjs'
 
 const link = new Link()
-const { count, batch, concurrency, localQueue } = link.options
+const { count, batch, concurrency, localQueue, work_ms: work } = link.options
 const logger = new Logger(() => (level, message) => { if (level === 'error') console.error(message) })
 const pgPool = new pg.Pool({ connectionString: link.url, max: concurrency ? concurrency + 1 : 2 })
 pgPool.on('error', () => {})
@@ -18,7 +18,10 @@ if (link.command === 'work') {
     pgPool,
     logger,
     noHandleSignals: true,
-    taskList: { noop: async ({ number }) => { link.ran(number) } },
+    taskList: { noop: async ({ number }) => {
+      if (work) await new Promise(resolve => setTimeout(resolve, work))
+      link.ran(number)
+    } },
     preset: {
       worker: {
         concurrentJobs: concurrency,

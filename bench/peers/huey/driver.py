@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 
 from huey import SqliteHuey
 from link import Link
@@ -15,10 +16,12 @@ def main() -> None:
     huey = SqliteHuey(
         "bench", filename=link.url, fsync=True, results=False, journal_mode="wal", cache_mb=64, timeout=30
     )
-    record = link.record
+    record, work = link.record, link.options.get("work_ms", 0) / 1e3
 
     @huey.task()
     def noop(number: int) -> None:
+        if work:
+            time.sleep(work)
         record.ran(number)
 
     def single() -> None:

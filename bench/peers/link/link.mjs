@@ -54,7 +54,8 @@ export class Link {
   async paced (enqueue) {
     await this.ready()
     let due = performance.now()
-    for (let number = 0; number < this.options.count; number++) {
+    const first = this.options.first ?? 0
+    for (let number = first; number < first + this.options.count; number++) {
       await enqueue(number)
       this.ran(number)
       due += this.options.every * 1000

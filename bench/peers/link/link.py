@@ -101,17 +101,24 @@ class Link:
         """Enqueue at fixed intervals, and record when each call returned."""
         self.ready()
         due = time.monotonic()
-        for number in range(self.options["count"]):
+        took = []
+        for number in self.numbers():
+            called = clock()
             enqueue(number)
             self.record.ran(number)
+            took.append(clock() - called)
             due += self.options["every"]
             time.sleep(max(0.0, due - time.monotonic()))
-        self.finish()
+        self.finish(call_ms=sorted(took)[len(took) // 2] / 1e6)
+
+    def numbers(self) -> range:
+        first = self.options.get("first", 0)
+        return range(first, first + self.options["count"])
 
     async def apaced(self, enqueue: Callable[[int], Awaitable[Any]]) -> None:
         await self.aready()
         due = time.monotonic()
-        for number in range(self.options["count"]):
+        for number in self.numbers():
             await enqueue(number)
             self.record.ran(number)
             due += self.options["every"]

@@ -49,10 +49,13 @@ async def work(link: Link) -> None:
         PgQueuer(AsyncpgDriver(await asyncpg.connect(link.url))) for _ in range(link.options.get("managers", 1))
     ]
     record, released, hold = link.record, asyncio.Event(), bool(link.options.get("hold"))
+    work = link.options.get("work_ms", 0) / 1e3
     for manager in managers:
 
         @manager.entrypoint("noop")
         async def noop(job: Job) -> None:
+            if work:
+                await asyncio.sleep(work)
             record.ran(int(job.payload or b"0"))
             if hold:
                 await released.wait()

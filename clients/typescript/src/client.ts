@@ -6,7 +6,7 @@ import { list, nullable, record, text } from "./decoder.js";
 import { unexpected, WaitTimeout } from "./errors.js";
 import { Events } from "./events.js";
 import { Namespaces, OperationsNamespace } from "./generated/namespaces.js";
-import { decodeAccepted, decodeJudged } from "./generated/types.js";
+import { decodeAccepted, decodeEnqueueResult } from "./generated/types.js";
 import type { EnqueueJobInput, Operation, SendEventInput, SentResult } from "./generated/types.js";
 import { JobHandle, Jobs, type WaitOptions } from "./jobs.js";
 import { newKey, ours, type Page } from "./namespace.js";
@@ -94,4 +94,4 @@ export class Client extends Namespaces {
   }
 }
 
-const decodeBatch = record<Page<ReturnType<typeof decodeJudged>>>(() => ({ items: list(decodeJudged), next: nullable(text) }));
+const decodeBatch = record<Page<ReturnType<typeof decodeEnqueueResult>>>(() => ({ items: list(decodeEnqueueResult), next: nullable(text) }));

@@ -30,7 +30,7 @@ export interface Request {
   /** Whether carrying it out twice has the same effect as once. Default: only for GET. */
   repeatable?: boolean;
   /** Milliseconds in addition to the timeout, for a request that waits at the server. */
-  patience?: number;
+  extraTimeout?: number;
   /** Milliseconds for each attempt, instead of the client's timeout. */
   timeout?: number | undefined;
   /** The time (as of `Date.now()`) after which the caller no longer waits for a response or a retry. */
@@ -183,7 +183,7 @@ export class Transport {
   /** Run `act` within the time limit, and until the caller's signal. */
   async #within<T>(request: Request, act: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const limit = new AbortController();
-    const timeout = (request.timeout ?? this.timeout) + (request.patience ?? 0);
+    const timeout = (request.timeout ?? this.timeout) + (request.extraTimeout ?? 0);
     const timer = setTimeout(
       () => limit.abort(new DOMException("timed out", "TimeoutError")),
       Math.min(timeout, Math.max(0, (request.until ?? Infinity) - Date.now())),

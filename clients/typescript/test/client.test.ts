@@ -37,10 +37,10 @@ test("a job is enqueued, read, listed, moved, rescheduled and cancelled", async 
   const later = new Date(Date.now() + 7_200_000);
   await made.reschedule({ at: later, reason: "not yet" });
   assert.equal((await client.jobs.get(made.id)).due_at?.getTime(), later.getTime());
-  await client.jobs.runNow(made.id);
+  await client.jobs.reschedule(made.id);
   assert.equal((await made.move({ priority: 7 })).refused, false);
   assert.deepEqual([(await made.get()).priority, await made.state()], [7, "queued"]);
-  assert.equal((await client.jobs.counts({ tag: "ts-a" })).counts.queued, 1);
+  assert.equal((await client.jobs.count({ tag: "ts-a" })).counts.queued, 1);
   assert.deepEqual((await client.jobs.chain(made.id).all()).map((each) => each.id), [made.id]);
   await assert.rejects(made.result({ timeout: 100 }), WaitTimeout);
   assert.equal((await made.cancel({ reason: "not wanted" })).state, "cancelled");

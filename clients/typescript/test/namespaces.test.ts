@@ -184,7 +184,7 @@ test("agents, executors, tenants, tokens and subscriptions are managed", async (
   assert.equal((await client.agents.list({ kind: "support" }).all()).length, 1);
   assert.equal((await client.agents.get("ts-agent")).id, "ts-agent");
 
-  const issued = await client.tokens.issue({ name: "ts-reader", roles: ["viewer"], expires_at: new Date(Date.now() + 60_000) });
+  const issued = await client.tokens.issue({ name: "ts-reader", roles: ["viewer"], expires: "1m" });
   const reader = new Client({ token: issued.text });
   assert.equal((await reader.jobs.list({ limit: 1 }).all()).length, 1);
   await assert.rejects(reader.enqueue("x"), (error) => error instanceof Refused && error.code === "missing_scope");
@@ -194,7 +194,7 @@ test("agents, executors, tenants, tokens and subscriptions are managed", async (
   const refused = async (): Promise<boolean> => reader.jobs.list().first().then(() => false, (error) => error instanceof Refused);
   for (const end = Date.now() + 30_000; !(await refused()); await sleep(100)) assert.ok(Date.now() < end);
 
-  await client.subscriptions.set({ name: "ts-sub", on: "job.dead_letter", kind: "ts.notify", queue: "ts-nobody" });
+  await client.subscriptions.set("ts-sub", { on: "job.dead_letter", kind: "ts.notify", queue: "ts-nobody" });
   assert.equal((await client.subscriptions.list().all()).length, 1);
   await client.subscriptions.pause("ts-sub");
   await client.subscriptions.resume("ts-sub", { skip: true });
@@ -205,7 +205,7 @@ test("agents, executors, tenants, tokens and subscriptions are managed", async (
   assert.ok((await everything.tenants.list().all()).some((each) => each.name === "ts-acme"));
   assert.equal((await everything.tenants.get("ts-acme")).title, "Acme");
   await everything.tenants.remove("ts-acme");
-  assert.deepEqual((await everything.tenants.fair()).fair, ["*"]);
+  assert.deepEqual((await everything.tenants.fairQueues()).fair_queues, ["*"]);
   await everything.executors.set("ts-node", { role: "executor" });
   assert.ok((await everything.executors.list().all()).some((each) => each.label === "ts-node"));
   await everything.executors.remove("ts-node");
@@ -224,7 +224,7 @@ test("events are sent once per key, and consumers are listed", async () => {
   const sent = await client.sendEvent("ts.paid", { invoice: 7 }, { key: "ts-paid-7" });
   assert.equal(sent.created, true);
   assert.equal((await client.sendEvent("ts.paid", { invoice: 7 }, { key: "ts-paid-7" })).created, false);
-  await client.events.consumers().all();
+  await client.consumers.list().all();
 });
 
 test("a reservation is held while a function runs, renewed, and released", async () => {

@@ -24,6 +24,7 @@ from typing import Any
 
 from holdfast import config
 from holdfast.app.handlers import Declared, HandlerTools, log_writer_for, wants_context
+from holdfast.engine.hooks import AppHooks
 from holdfast.engine.job import Claim
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Outcome, Settled, Succeeded
@@ -144,13 +145,13 @@ def _handler(runtime: ChildRuntime, target: Message) -> Handler:
     client, prepare = runtime.client, partial(_prepare, runtime.client)
     step_tools = StepTools(StepWriter(client.store, client.scope), runtime.threads, lambda: runtime.notify)
     # Hooks around the handler run in this process; the worker calls those for the end of an attempt.
-    hooks = imported._session.hooks if isinstance(imported, Kind) else None
-    client.hooks = hooks
+    client.hooks = imported._session.hooks if isinstance(imported, Kind) else AppHooks()
     tools = HandlerTools(
-        client, runtime.threads, Children(1), "", prepare, step_tools, trusted_redactor(), runtime.rules
+        *(client, runtime.threads, Children(1), "", prepare, step_tools, trusted_redactor(), runtime.rules),
+        hooks=client.hooks,
+        log_writer=log_writer_for(client),
     )
-    tools = replace(tools, log_writer=log_writer_for(client))
-    handler = declared.handler(tools if hooks is None else replace(tools, hooks=hooks))
+    handler = declared.handler(tools)
 
     async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         try:

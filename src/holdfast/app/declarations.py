@@ -2,84 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
-from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, overload
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, overload
 
-from holdfast import config
-from holdfast.app.built_in import built_in
-from holdfast.app.handlers import Declared, RunMode, wants_context
+from holdfast.app.handlers import HOLD_FOR, Declared, RunMode, wants_context
 from holdfast.app.process_handlers import Process, as_process, target_of
-from holdfast.context import Context, SyncContext
+from holdfast.context import Context, SyncContext, current
 from holdfast.engine.hints import check_options
-from holdfast.engine.hooks import AppHooks, Hooks
-from holdfast.engine.job import DEFAULT_RETRY, Enqueued
+from holdfast.engine.hooks import Hooks
+from holdfast.engine.job import DEFAULT_RETRY
+from holdfast.engine.job_options import RetryAs
 from holdfast.engine.names import check_name
-from holdfast.engine.redaction import Redactor
 from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
-from holdfast.features.archives.operations import Archives
-from holdfast.features.connectors.command_runner import CommandSettings, Program, command_declaration
-from holdfast.features.connectors.outbound import Outbound
-from holdfast.features.connectors.report import Source, Sources, add_source
-from holdfast.features.events.operations import Declarations, SubscriptionOptions
-from holdfast.features.jobs.handle import Handle
+from holdfast.features.connectors.command_runner import Program
+from holdfast.features.connectors.http_request import REQUEST, Outbound, check_request, http_request_handler
+from holdfast.features.connectors.report import GENERATE, Source, Sources, check_report, report_handler
 from holdfast.features.limits.model import uses
-from holdfast.features.payloads.model import PayloadPolicy, RuleOptions
-from holdfast.features.payloads.operations import PayloadRules
+from holdfast.features.payloads.model import PayloadPolicy, PolicyOptions
 from holdfast.features.registry.model import check_domain
 from holdfast.features.retention.model import RetentionRule, check_cost
-from holdfast.features.retention.operations import RetentionPolicies
-from holdfast.features.schedules.model import Missed, Overlap, ScheduleDraft
+from holdfast.features.schedules.model import ScheduleDraft, ScheduleOptions, When
 from holdfast.features.schedules.runs import Scheduler
-from holdfast.kind import Kind, Options, Prepared, RetryAs
+from holdfast.features.webhooks.delivery import deliverer
+from holdfast.features.webhooks.model import DELIVER, DELIVERY_RETRY
+from holdfast.features.workflows.parts import MAP
+from holdfast.features.workflows.plan import expand
+from holdfast.features.workflows.run import WorkflowOptions, WorkflowPlan, plan_workflow
+from holdfast.kind import Kind, Options
 from holdfast.steps.approvals import ApprovalOptions, approval_rule, check_notifier, required_approval
-from holdfast.steps.signature import Signature
+from holdfast.steps.signature import CheckedSignature, Signature
 from holdfast.stores.session import Session
-from holdfast.telemetry.logs import redact_with
+
+if TYPE_CHECKING:
+    from holdfast.app import App
 
 T = TypeVar("T")
 
 SCHEDULES_ATTRIBUTE = "__holdfast_schedules__"
-_PARTS = ("kind", "template", "name", "tz", "payload", "missed", "overlap", "jitter")
 
 
-class Timed(TypedDict, total=False):
-    """Options of ``app.schedule``. ``queue`` and those after it are options of the jobs."""
+class Timed(ScheduleOptions, total=False):
+    """Options of ``app.schedule``, which names a kind or a template if it is not used as a decorator."""
 
     name: str
     """Name of the schedule. By default the name of the kind or template."""
-    kind: str | Kind[..., Any]
-    """The kind to run, if the schedule is not used as a decorator."""
-    template: str
-    """The template to run, instead of a kind."""
-    tz: str
-    """Time zone of the times, such as ``Europe/Paris``. By default UTC."""
-    payload: Mapping[str, Any]
-    """Arguments of the jobs, by name."""
-    missed: Missed
-    """What to do about times that passed while no worker was running. By default run once."""
-    overlap: Overlap
-    """Whether a job may start while the previous one has not ended. By default it may."""
-    jitter: Duration
-    """Delay each job by a random time up to this long."""
-    queue: str
-    priority: int
-    tags: Sequence[str]
-    agent: str
-    executor: str
-    retry: Retry | str
-    deadline: Duration
-    correlation_id: str
-    external_ref: str
 
 
 class ScheduleDecorator:
     """The result of ``app.schedule(…)``: a decorator for a job, unless the schedule names a kind or a template."""
 
-    def __init__(self, scheduler: Scheduler, timing: str | float | timedelta, definition: Timed) -> None:
+    def __init__(self, scheduler: Scheduler, timing: When, definition: Timed) -> None:
         self._scheduler = scheduler
         self._timing = timing
         self._definition: dict[str, Any] = {**definition}
@@ -113,12 +90,10 @@ class ScheduleDecorator:
         self._scheduler.declare(self._draft(kind))
 
     def _draft(self, kind: str | None) -> ScheduleDraft:
-        parts = {name: self._definition[name] for name in _PARTS if name in self._definition and name != "kind"}
-        options = {name: value for name, value in self._definition.items() if name not in _PARTS}
-        template = parts.get("template")
-        target = str(kind or template)  # the kind of a template is read from the database when the schedule fires
-        name = parts.pop("name", None) or target
-        return ScheduleDraft.of(name, self._timing, kind=target, options=options, **parts)
+        definition = {option: value for option, value in self._definition.items() if option not in ("kind", "name")}
+        # The kind of a template is read from the database when the schedule fires.
+        target = str(kind or definition.get("template"))
+        return ScheduleDraft.of(self._definition.get("name") or target, self._timing, kind=target, **definition)
 
 
 def declare_pending_schedules(function: Callable[..., Any], kind: str) -> None:
@@ -127,32 +102,13 @@ def declare_pending_schedules(function: Callable[..., Any], kind: str) -> None:
         declare(kind)
 
 
-class TemplateMaker:
-    """Checks arguments, prepares jobs and makes handles for ``app.templates``, which cannot import ``Kind``."""
-
-    def __init__(
-        self, client: Session, kinds: Mapping[str, Declared], prepare: Callable[[str, Any, Any], Prepared[Any]]
-    ) -> None:
-        self._client = client
-        self._kinds = kinds
-        self._prepare = prepare
-
-    def fits(self, kind: str, payload: Mapping[str, Any]) -> None:
-        declared = self._kinds.get(kind)
-        if declared is not None:
-            declared.kind._signature.check_some(payload)
-
-    def prepare(self, kind: str, payload: Any, options: dict[str, Any]) -> Prepared[Any]:
-        return self._prepare(kind, payload, options)
-
-    def handle(self, answers: Sequence[Enqueued], prepared: Prepared[Any]) -> Handle[Any]:
-        return self._client.accepted(answers, prepared.tenant, prepared.decode)
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 K = TypeVar("K", bound=Kind[..., Any])
 S = TypeVar("S", bound=Source)
+
+
+OnNewVersion = Literal["continue", "pin"]
 
 
 class JobOptions(TypedDict, total=False):
@@ -189,253 +145,223 @@ class JobOptions(TypedDict, total=False):
     """How long a job is kept after its end (``app.retention``)."""
     cost: float | None
     """The cost of an attempt, in a unit of your choice (``app.usage``)."""
-    rules: PayloadPolicy | None
+    payload_rules: PayloadPolicy | None
     """Rules for payloads and results: size, encryption, storage (``app.payload_rules``)."""
+    on_new_version: OnNewVersion
+    """Which workers run its started jobs after a deployment: ``"continue"``, those of every version (the default), or
+    ``"pin"``, only those of the version that started the job."""
+    hold_for: Duration
+    """How long a job is held whose recorded steps do not fit the code, before it becomes a dead letter. By default
+    seven days."""
     hooks: Sequence[Hooks]
     """Hooks that run around its jobs, inside those of the app (``app.hooks``)."""
 
 
-def _rules(policy: object) -> RuleOptions:
+def _rules(policy: object) -> PolicyOptions:
     if policy is None:
         return {}
     if not isinstance(policy, PayloadPolicy):
-        raise InvalidSetting(f"rules must be a PayloadPolicy, not {type(policy).__name__}", code="invalid_setting")
-    return policy.options()
-
-
-class Declaring:
-    """The part of ``App`` that declares kinds, schedules and subscriptions."""
-
-    _session: Session
-    _kinds: dict[str, Declared]
-    _scheduler: Scheduler
-    _declared: Declarations
-    retention: RetentionPolicies
-    archives: Archives
-    payload_rules: PayloadRules
-    _redactor: Redactor
-    _outbound: Outbound
-    _reports: Sources
-    _notifier: str | None
-    hooks: AppHooks
-    _signature_type: type[Signature] = Signature
-
-    @overload
-    def job(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Kind[P, R]: ...
-    @overload
-    def job(self, function: Callable[Concatenate[SyncContext, P], R], /) -> Kind[P, R]: ...
-    @overload
-    def job(self, function: Callable[P, Awaitable[R]], /) -> Kind[P, R]: ...
-    @overload
-    def job(self, function: Callable[P, R], /) -> Kind[P, R]: ...
-    @overload
-    def job(self, name: str | None = None, **options: Unpack[JobOptions]) -> JobDecorator: ...
-    def job(self, name: Any = None, **options: Unpack[JobOptions]) -> Any:
-        """Declare a function as the handler of a kind of job, and return the ``Kind``::
-
-            @app.job(queue="mail", retry=Retry(max_attempts=5), timeout="30s")
-            async def send(to: str) -> None: ...
-
-        Without options, write ``@app.job``. The kind has the name of the function, or the one you pass:
-        ``@app.job("mail.send")``. A sync function runs in a thread. If the first parameter is annotated with
-        ``Context`` or ``SyncContext``, or named ``ctx``, the handler receives the context there.
-
-        Raises ``InvalidSetting`` if the name is taken or an option is wrong.
-        """
-        if isinstance(name, Kind):
-            raise InvalidSetting(f"{name.name} is already a job", code="duplicate_kind")
-        if callable(name):
-            return self._job(None, options)(name)
-        return self._job(name, options)
-
-    def _job(self, name: str | None, options: JobOptions) -> JobDecorator:
-        check_options(options, JobOptions.__annotations__)
-        at_most_once, retry, retry_as = (
-            options.get("at_most_once", False),
-            options.get("retry"),
-            options.get("retry_as"),
+        raise InvalidSetting(
+            f"payload_rules must be a PayloadPolicy, not {type(policy).__name__}", code="invalid_setting"
         )
-        if at_most_once and (retry is not None or retry_as is not None):
-            raise InvalidSetting(
-                "a job is either retried or started at most once, not both", code="conflicting_options"
-            )
-        policy = AT_MOST_ONCE if at_most_once else DEFAULT_RETRY if retry is None else as_policy(retry)
-        defaults = Options(
-            queue=options.get("queue", "default"),
-            priority=options.get("priority", 0),
-            tags=options.get("tags", ()),
-            retry=policy,
+    return policy.options
+
+
+def _is_pinned(value: object) -> bool:
+    if value not in ("continue", "pin"):
+        raise InvalidSetting(f"on_new_version must be continue or pin, not {value!r}", code="invalid_setting")
+    return value == "pin"
+
+
+def declare_job(app: App, name: str | None, options: JobOptions) -> JobDecorator:
+    check_options(options, JobOptions.__annotations__)
+    at_most_once, retry, retry_as = (
+        options.get("at_most_once", False),
+        options.get("retry"),
+        options.get("retry_as"),
+    )
+    if at_most_once and (retry is not None or retry_as is not None):
+        raise InvalidSetting("a job is either retried or started at most once, not both", code="conflicting_options")
+    policy = AT_MOST_ONCE if at_most_once else DEFAULT_RETRY if retry is None else as_policy(retry)
+    defaults = Options(
+        queue=options.get("queue", "default"),
+        priority=options.get("priority", 0),
+        tags=options.get("tags", ()),
+        retry=policy,
+    )
+    limit_key, resources = options.get("limit_key"), options.get("resources", ())
+    if limit_key is not None or resources:
+        uses(limit_key, resources)  # raises now, not when the first job is enqueued
+        defaults |= Options(limit_key=limit_key, resources=resources)
+    if retry_as is not None:
+        defaults["retry_as"] = retry_as
+    if (executor := options.get("executor")) is not None:
+        defaults["executor"] = check_name(executor, "executor")
+    timeout, keep, cost = options.get("timeout"), options.get("keep"), options.get("cost")
+    limit = None if timeout is None else seconds(timeout, "timeout")
+    complete = partial(
+        declare,
+        app,
+        name=name,
+        options=defaults,
+        timeout=limit,
+        at_most_once=at_most_once,
+        run_mode=as_process(options.get("process", False)),
+        approval=required_approval(options.get("requires_approval", False)),
+        keep=None if keep is None else RetentionRule.of(purge_after=keep, declared=True),
+        cost=None if cost is None else check_cost(cost),
+        domain=check_domain(options.get("domain")),
+        rules=_rules(options.get("payload_rules")),
+        hooks=options.get("hooks", ()),
+        pinned=_is_pinned(options.get("on_new_version", "continue")),
+        hold_for=seconds(options.get("hold_for", HOLD_FOR), "hold_for"),
+    )
+    return JobDecorator(complete)
+
+
+def declare(
+    app: App,
+    function: Callable[..., Any],
+    name: str | None,
+    options: Options,
+    timeout: float | None,
+    at_most_once: bool = False,
+    run_mode: RunMode | None = None,
+    approval: ApprovalOptions | None = None,
+    keep: RetentionRule | None = None,
+    cost: float | None = None,
+    domain: str | None = None,
+    rules: PolicyOptions | None = None,
+    hooks: Sequence[Hooks] = (),
+    pinned: bool = False,
+    hold_for: float = HOLD_FOR,
+) -> Kind[..., Any]:
+    kind = check_name(name or function.__name__, "kind")
+    if kind in app._make.declared:
+        raise InvalidSetting(f"a job named {kind!r} already exists", code="duplicate_kind")
+    # The function of a command returns its command line, not the job's result.
+    returns_result = not isinstance(run_mode, Program)
+    signature = app._signature_type(function, kind, skip=int(wants_context(function)), answers=returns_result)
+    asks = approval_rule(approval)
+    rule = app.payload_rules._declare(kind, rules or {}, approval=asks, at_most_once=at_most_once)
+    declared: Kind[..., Any] = Kind(
+        kind, app._session, signature, function, options, at_most_once, approval, _rule=rule
+    )
+    if isinstance(run_mode, Process):
+        target_of(kind, function)  # raises now, not when the first job runs
+    if hooks:
+        app.hooks.declare(kind, hooks)
+    app._make.declared[kind] = Declared(declared, timeout, run_mode, cost, domain, pinned, hold_for)
+    app.retention._declare(kind, keep)
+    declare_pending_schedules(function, kind)
+    return declared
+
+
+# Each app has its own handlers, but their signatures are the same: they are inspected once and not for every app.
+_signatures: dict[str, Signature] = {}
+
+
+def built_in(session: Session, reach: Outbound, reports: Sources) -> dict[str, Declared]:
+    """The kinds that every app has: HTTP requests, reports, webhooks, expansion of workflows. A kind of the same name
+    that the program declares replaces one."""
+    deliver, request, generate = deliverer(reach), http_request_handler(reach), report_handler(reports)
+    if not _signatures:
+        _signatures.update(
+            {
+                DELIVER: Signature(deliver, DELIVER, skip=1),
+                REQUEST: CheckedSignature(request, REQUEST, check_request, skip=1),
+                GENERATE: CheckedSignature(generate, GENERATE, check_report, skip=1),
+                MAP: Signature(expand, MAP, skip=1),
+            }
         )
-        limit_key, resources = options.get("limit_key"), options.get("resources", ())
-        if limit_key is not None or resources:
-            uses(limit_key, resources)  # raises now, not when the first job is enqueued
-            defaults |= Options(limit_key=limit_key, resources=resources)
-        if retry_as is not None:
-            defaults["retry_as"] = retry_as
-        if (executor := options.get("executor")) is not None:
-            defaults["executor"] = check_name(executor, "executor")
-        timeout, keep, cost = options.get("timeout"), options.get("keep"), options.get("cost")
-        limit = None if timeout is None else seconds(timeout, "timeout")
-        declare = partial(
-            self._declare,
-            name=name,
-            options=defaults,
-            timeout=limit,
-            at_most_once=at_most_once,
-            run_mode=as_process(options.get("process", False)),
-            approval=required_approval(options.get("requires_approval", False)),
-            keep=None if keep is None else RetentionRule.of(purge_after=keep, declared=True),
-            cost=None if cost is None else check_cost(cost),
-            domain=check_domain(options.get("domain")),
-            rules=_rules(options.get("rules")),
-            hooks=options.get("hooks", ()),
+    handlers: dict[str, Callable[..., Any]] = {DELIVER: deliver, REQUEST: request, GENERATE: generate, MAP: expand}
+    options = {DELIVER: Options(retry=DELIVERY_RETRY)}
+    return {
+        name: Declared(Kind(name, session, _signatures[name], function, options.get(name, Options())))
+        for name, function in handlers.items()
+    }
+
+
+def notifier_decorator(app: App, name: str, options: JobOptions) -> Callable[[Callable[..., Any]], Kind[..., Any]]:
+    refused = options.keys() & {"queue", "priority", "tags", "retry", "at_most_once", "requires_approval"}
+    if refused:
+        raise InvalidSetting(
+            f"a notifier cannot set {', '.join(sorted(refused))}: the store enqueues it",
+            code="unknown_option",
         )
-        return JobDecorator(declare)
 
-    @overload
-    def command(
-        self, name: str, argv: Callable[P, Sequence[str]], **settings: Unpack[CommandSettings]
-    ) -> Kind[P, dict[str, Any]]: ...
-    @overload
-    def command(
-        self, name: str, argv: Sequence[str], **settings: Unpack[CommandSettings]
-    ) -> Kind[..., dict[str, Any]]: ...
-    def command(
-        self, name: str, argv: Sequence[str] | Callable[..., Sequence[str]], **settings: Unpack[CommandSettings]
-    ) -> Kind[..., Any]:
-        """Declare a kind whose jobs run a program::
+    def declare(function: Callable[..., Any]) -> Kind[..., Any]:
+        check_notifier(function, skip=int(wants_context(function)))
+        kind: Kind[..., Any] = declare_job(app, name, options)(function)
+        app._notifier = kind.name
+        return kind
 
-            thumbnail = app.command("thumbnail", ["convert", "{source}", "{target}"], timeout="1m")
-            thumbnail.enqueue(source="a.png", target="b.png")
+    return declare
 
-        ``argv`` is the command line with placeholders for the job's arguments, or a function that returns it. No shell
-        is involved. The result of the job is ``{"exit_code": 0, "artifacts": […]}``.
-        """
-        function, options, timeout, program = command_declaration(name, argv, settings)
-        return self._declare(function, name, options, timeout, run_mode=program)
 
-    def report(self, name: str) -> Callable[[S], S]:
-        """Declare a source of rows for jobs of the built-in kind ``report.generate``::
-
-            @app.report("sales")
-            def sales(year: int) -> Iterator[dict[str, Any]]:
-                yield from query(year)
-
-        The function gets the ``arguments`` of the job, and the context if its first parameter is named ``ctx``.
-        """
-
-        def add(function: S) -> S:
-            add_source(self._reports, name, function)
-            return function
-
-        return add
-
-    def _declare(
-        self,
-        function: Callable[..., Any],
-        name: str | None,
-        options: Options,
-        timeout: float | None,
-        at_most_once: bool = False,
-        run_mode: RunMode | None = None,
-        approval: ApprovalOptions | None = None,
-        keep: RetentionRule | None = None,
-        cost: float | None = None,
-        domain: str | None = None,
-        rules: RuleOptions | None = None,
-        hooks: Sequence[Hooks] = (),
-    ) -> Kind[..., Any]:
-        kind = check_name(name or function.__name__, "kind")
-        if kind in self._kinds:
-            raise InvalidSetting(f"a job named {kind!r} already exists", code="duplicate_kind")
-        # The function of a command returns its command line, not the job's result.
-        returns_result = not isinstance(run_mode, Program)
-        signature = self._signature_type(function, kind, skip=int(wants_context(function)), answers=returns_result)
-        asks = approval_rule(approval)
-        rule = self.payload_rules._declare(kind, rules or {}, approval=asks, at_most_once=at_most_once)
-        declared: Kind[..., Any] = Kind(
-            kind, self._session, signature, function, options, at_most_once, approval, _rule=rule
+def workflow(app: App, kind: Any, options: dict[str, Any]) -> Any:
+    """Plan the workflow of this name, or declare a kind whose jobs plan one."""
+    kind = options.pop("kind", kind)
+    if isinstance(kind, Kind):
+        raise InvalidSetting(
+            f"{kind.name} is a job, not the name of a workflow",
+            code="invalid_call",
+            fix=f'Add it to a workflow: wf = app.workflow("name"); wf.add({kind.name}, …).',
         )
-        if isinstance(run_mode, Process):
-            target_of(kind, function)  # raises now, not when the first job runs
-        if hooks:
-            self.hooks.declare(kind, hooks)
-        self._kinds[kind] = Declared(declared, timeout, run_mode, cost, domain)
-        self.retention._declare(kind, keep)
-        declare_pending_schedules(function, kind)
-        return declared
+    if callable(kind):
+        return _define_workflow(app, kind, None, {})
+    if kind is None:
+        name = options.pop("name", None)
+        return lambda function: _define_workflow(app, function, name, dict(options))
+    return plan_workflow(app._session, app._make.child, kind, WorkflowOptions(**options), current())  # type: ignore[typeddict-item]
 
-    def _built_in(self) -> dict[str, Declared]:
-        """Return the built-in kinds. A kind of the same name that the program declares replaces one."""
-        return {
-            name: Declared(Kind(name, self._session, signature, function, options))
-            for name, function, signature, options in built_in(self._outbound, self._reports)
-        }
 
-    def schedule(self, timing: str | float | timedelta = "", **definition: Unpack[Timed]) -> ScheduleDecorator:
-        """Declare times at which jobs of a kind are created::
+def _define_workflow(
+    app: App, function: Callable[..., Any], name: str | None, options: dict[str, Any]
+) -> Kind[..., str]:
+    kind_name = name or function.__name__
+    own = WorkflowOptions(on_failure=options.pop("on_failure")) if "on_failure" in options else WorkflowOptions()
 
-            @app.schedule("0 9 * * MON-FRI", tz="Europe/Paris")
-            @app.job
-            async def remind() -> None: ...
+    def plan(ctx: Context) -> WorkflowPlan:
+        wf = plan_workflow(app._session, app._make.child, kind_name, {**own, "key": ctx.job_id}, ctx)
+        wf.once = True
+        return wf
 
-        ``timing`` is a cron expression, ``@daily``, ``every 15m`` or ``at 2027-01-31 09:00``; a number of seconds or a
-        timedelta is an interval. For a kind or template that is declared elsewhere, call it:
-        ``app.schedule("@daily", kind="cleanup")``. A worker stores the schedule when it starts (``app.schedules``).
-        """
-        check_options(definition, ("timing", *Timed.__annotations__))
-        return ScheduleDecorator(self._scheduler, timing, definition)
+    kind: Kind[..., str] = declare_job(app, kind_name, JobOptions(**options))(  # type: ignore[typeddict-item]
+        planner(function, plan)
+    )
+    return kind
 
-    def on(self, pattern: str, **options: Unpack[SubscriptionOptions]) -> Callable[[K], K]:
-        """Declare that each event which matches ``pattern`` creates a job of the kind::
 
-            @app.on("job.succeeded", kind="import")
-            @app.job
-            async def index(event: dict[str, Any]) -> None: ...
+def planner(function: Callable[..., Any], plan: Callable[[Context], WorkflowPlan]) -> Callable[..., Any]:
+    """Return a handler that plans and starts a workflow. Its parameters are the function's, without the first."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters or parameters[0].kind not in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    ):
+        raise InvalidSetting(
+            f"the function of workflow {function.__name__} must take the workflow as its first parameter",
+            code="invalid_workflow",
+            fix="Write def nightly(wf: holdfast.WorkflowPlan) -> None, and add jobs with wf.add(…).",
+        )
 
-        The handler receives the event as ``event``, or the arguments that ``payload`` builds from it. A worker stores
-        the subscription when it starts; from then on each matching event creates one job (``app.subscriptions``).
-        """
-        return self._declared.on(pattern, options)
+    @wraps(function)
+    async def start(ctx: Context, *args: Any, **kwargs: Any) -> str:
+        wf = plan(ctx)
+        wf.scheduled_at = await ctx.scheduled_at()
+        if inspect.iscoroutinefunction(function):
+            await function(wf, *args, **kwargs)
+        else:
+            await asyncio.to_thread(function, wf, *args, **kwargs)
+        return (await wf.astart()).id
 
-    def redact(self, *secrets: str) -> None:
-        """Keep these values out of errors, reasons, progress and log lines from now on. They are not stored."""
-        for secret in secrets:
-            self._redactor.register(secret)
-        self._ready_redactor()
-
-    def approval_notifier(
-        self, name: str = "approval_notice", **options: Unpack[JobOptions]
-    ) -> Callable[[Callable[..., Any]], Kind[..., Any]]:
-        """Declare how approvers are notified::
-
-            @app.approval_notifier()
-            async def notify(notice: holdfast.ApprovalNotice) -> None: ...
-
-        The notifier is a job. It is enqueued when an approval is requested, repeated as a reminder, or escalated, in
-        the queue of the job that waits. Options are those of ``job``, except ``queue``, ``priority``, ``tags``,
-        ``retry``, ``at_most_once`` and ``requires_approval``.
-        """
-        refused = options.keys() & {"queue", "priority", "tags", "retry", "at_most_once", "requires_approval"}
-        if refused:
-            raise InvalidSetting(
-                f"a notifier cannot set {', '.join(sorted(refused))}: the store enqueues it",
-                code="unknown_option",
-            )
-
-        def declare(function: Callable[..., Any]) -> Kind[..., Any]:
-            check_notifier(function, skip=int(wants_context(function)))
-            kind: Kind[..., Any] = self._job(name, options)(function)
-            self._notifier = kind.name
-            return kind
-
-        return declare
-
-    def _ready_redactor(self) -> Redactor:
-        """Return the app's redactor after adding the secrets of the environment. Log lines use it too."""
-        self._redactor.know(*self._redactor.in_environment(config.environment()), *config.key_values())
-        redact_with(self._redactor)
-        return self._redactor
+    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_ONLY, annotation=Context)
+    start.__signature__ = inspect.Signature([context, *parameters[1:]], return_annotation=str)  # type: ignore[attr-defined]
+    start.__annotations__ = {p.name: p.annotation for p in parameters[1:] if p.annotation is not p.empty} | {
+        "return": str
+    }
+    return start
 
 
 class JobDecorator:

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from holdfast import config
-from holdfast.app.hooked import hooked
+from holdfast.app.approval_gate import check_decisions, require_approval
 from holdfast.app.process_handlers import Process, process_caller, recipe_for
 from holdfast.context import AnyContext, Context, LazyContext, SyncContext, enter
 from holdfast.engine.bound_results import filled
-from holdfast.engine.hooks import AppHooks
+from holdfast.engine.hooks import AppHooks, Around, RaisedError, RunInfo
+from holdfast.engine.hooks import enter as enter_hook
 from holdfast.engine.job import DEFAULT_RETRY, Claim
-from holdfast.engine.outcome import Failed, Outcome, Paused, Reject, Settled, Snooze, Stopped, Succeeded
-from holdfast.engine.payload import decode_for_display
+from holdfast.engine.outcome import Held, Outcome, Settled, Snooze, Snoozed, Stopped, Succeeded
 from holdfast.engine.redaction import JobRedactor, Redactor
+from holdfast.engine.requirement import Code
 from holdfast.engine.retry import as_policy
-from holdfast.engine.steps import BEFORE_ALL, RESERVED, Pause, Script
+from holdfast.engine.steps import RESERVED
 from holdfast.engine.units import in_bytes
-from holdfast.errors import Conflict, HoldfastError, StepsChanged
+from holdfast.errors import Conflict, HoldfastError, StoreUnavailable
 from holdfast.features.attempts.model import LOG_LIMIT
 from holdfast.features.connectors.command_runner import Program, command_caller
-from holdfast.features.payloads.model import HIDDEN, NO_RULE, Effective, combined, effective
+from holdfast.features.payloads.model import Effective
 from holdfast.features.registry.model import TEXT_LIMIT
 from holdfast.features.workflows.run import BoundResults
 from holdfast.kind import Kind, Prepared
-from holdfast.steps.approvals import ApprovalOptions, decision
-from holdfast.steps.driver import Durable, Plan, StepTools, check_approved, first_question
+from holdfast.steps.driver import StepTools
 from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.transaction import RESULT_LIMIT, Completion, Stage
 from holdfast.stores.flow import in_thread
@@ -50,7 +50,10 @@ Prepare = Callable[[Any, tuple[Any, ...], dict[str, Any]], Prepared[Any]]
 
 RunMode = Process | Program
 
-SHOWN_LIMIT = 32_768
+HOLD_FOR: Final = 7 * 86_400.0
+"""Seconds for which a job is held whose steps do not fit the code."""
+MOST_TRIED: Final = 100
+"""Fingerprints that a held job keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class HandlerTools:
     rules: PayloadRuleCache = field(default_factory=PayloadRuleCache)
     hooks: AppHooks = field(default_factory=AppHooks)
     log_writer: LogWriter | None = None
+    code: Code | None = None
+    """What this worker runs. None in a child process."""
 
     def handlers(self, kinds: Mapping[str, Declared]) -> dict[str, Handler]:
         return {name: declared.handler(self) for name, declared in kinds.items()}
@@ -88,6 +93,9 @@ class Declared:
     run_mode: RunMode | None = None
     cost: float | None = None
     domain: str | None = None
+    pinned: bool = False
+    """Whether its started jobs stay with the version of the application that started them."""
+    hold_for: float = HOLD_FOR
 
     @property
     def description(self) -> str | None:
@@ -135,6 +143,7 @@ class Declared:
             chain_of(tools.client),
             kind._rule,
             bind=result_binder(tools.client),
+            hold=None if tools.code is None else holder(tools.client, tools.code, self.hold_for),
             end_hooks=tools.hooks.of_ends(kind.name, tools.client.acting_for),
         )
 
@@ -162,6 +171,26 @@ def chain_of(client: Session) -> Callable[[Claim], Awaitable[list[str]]]:
         return [job.id for job in chain if job.id != claim.id]
 
     return other_jobs
+
+
+def holder(client: Session, code: Code, limit: float) -> Callable[[Claim, Held], Awaitable[Outcome]]:
+    """Return a function that decides what happens to a job whose steps do not fit this code. It is held, counted from
+    the first time, and a dead letter when the limit is over."""
+
+    async def hold(claim: Claim, held: Held) -> Outcome:
+        try:
+            now = await client.arun(client.store.clock.now())
+            before = await client.arun(client.store.versions.mismatch(claim.id, claim.tenant))
+        except StoreUnavailable:
+            return Snoozed(random.uniform(*AFTER_OUTAGE), "its earlier mismatches cannot be read")
+        since = now if before is None else before.since
+        left = limit - (now - since).total_seconds()
+        tried = [] if before is None else [each for each in before.tried if each != code.fingerprint]
+        if code.fingerprint is not None:
+            tried = [*tried, code.fingerprint][-MOST_TRIED:]
+        return replace(held, delay=left if left > 0 else None, since=since.isoformat(), tried=tried)
+
+    return hold
 
 
 def result_binder(client: Session) -> Callable[[Claim], Awaitable[Claim]]:
@@ -209,111 +238,6 @@ async def _read_rules(tools: HandlerTools) -> None:
         tools.rules.load(await client.arun(client.store.payload_rules.list(client.scope)))
     except HoldfastError as error:
         raise Snooze(random.uniform(*AFTER_OUTAGE), f"the rules of its kind cannot be read: {error.code}") from error
-
-
-async def require_approval(
-    tools: HandlerTools, claim: Claim, asking: ApprovalOptions | None, rule: Effective, stop: Stop
-) -> None:
-    """Raise ``Suspended`` until the job is approved, if its kind (``asking``), a rule in the database or its agent
-    requires approval."""
-    asking, notify = _asking(asking, rule, tools.step_tools.notify())
-    if asking is None and claim.agent is not None:
-        store = tools.client.store
-        required = await tools.client.arun(store.steps.requires_approval(claim.agent, claim.tenant))
-        asking = ApprovalOptions() if required else None
-    if asking is None:
-        return
-    redact = JobRedactor(tools.redact, claim.payload, rule.restricted)
-    step_tools = replace(tools.step_tools, notify=lambda: notify)
-    plan = Plan(Durable(claim, tools.client, step_tools, redact, stop))
-    await plan.before_all(*_first_question(claim, asking, rule, tools.client, tools.redact))
-
-
-def _asking(
-    asking: ApprovalOptions | None, rule: Effective, notify: str | None
-) -> tuple[ApprovalOptions | None, str | None]:
-    """The approval that an operator's rule requires, or else the code of the kind, or else the rule of another program;
-    and who notifies people of it."""
-    if rule.requires_approval is None or (asking is not None and not rule.approval_by_operator):
-        return asking, notify
-    stored = json.loads(rule.requires_approval)
-    notifier = stored.pop("notify", None)
-    return stored, notifier or notify
-
-
-def _first_question(
-    claim: Claim, asking: ApprovalOptions, rule: Effective, client: Session, redact: Redactor
-) -> tuple[str, str, ApprovalOptions, dict[str, Any]]:
-    owner = "" if claim.agent is None else f" for {claim.agent}"
-    hidden = rule.restricted or client.vault.keys is not None
-    shown = {"payload": HIDDEN} if hidden else _shown(claim, redact)
-    return "run", f"Run {claim.kind}{owner} ({claim.id})", asking, shown
-
-
-def approval_gate(
-    client: Session, tenant: str, kinds: Mapping[str, Declared], redact: Redactor, notify: Callable[[], str | None]
-) -> Callable[[Sequence[Claim]], Iterator[tuple[Claim, Outcome | None]]]:
-    """For a loop that claims jobs itself: the outcome of each claim that may not run, such as the request for its
-    approval."""
-
-    def gate(claims: Sequence[Claim]) -> Iterator[tuple[Claim, Outcome | None]]:
-        rules = client.run(client.store.payload_rules.list(tenant)) if claims else []
-        for claim in claims:
-            declared = kinds.get(claim.kind)
-            own, rule = (None, NO_RULE) if declared is None else (declared.kind._approval, declared.kind._rule)
-            rule = combined(rule, effective(rules, claim.tenant, claim.kind))
-            yield claim, _refused(client, claim, own, rule, redact, notify())
-
-    return gate
-
-
-def _refused(
-    client: Session,
-    claim: Claim,
-    own: ApprovalOptions | None,
-    rule: Effective,
-    redact: Redactor,
-    notify: str | None,
-) -> Outcome | None:
-    asking, notifier = _asking(own, rule, notify)
-    if asking is None and claim.agent is not None:
-        required = client.run(client.store.steps.requires_approval(claim.agent, claim.tenant))
-        asking = ApprovalOptions() if required else None
-    script = Script(claim.id)
-    try:
-        if claim.resumed:
-            script.remember(client.run(client.store.steps.list(claim.id, claim.tenant)))
-        first = script.first
-        if asking is not None:
-            name, summary, options, shown = _first_question(claim, asking, rule, client, redact)
-            approval = first_question(name, summary, options, shown, notifier)
-            first = script.at(BEFORE_ALL, name, "approval", approval["content_hash"])
-            if first is None:
-                return Paused(Pause(BEFORE_ALL, name, "approval", approval=approval).to_json(), [])
-        if first is not None:
-            check_approved(decision(first.value, None))
-        if (changed := script.not_asked()) is not None:
-            raise changed
-    except (Reject, StepsChanged) as error:
-        return Failed(error.code, str(error), final=True)
-    return None
-
-
-async def check_decisions(tools: HandlerTools, claim: Claim) -> None:
-    """Refuse a job with a decision that its program cannot apply, because it does not ask: a command, a remote
-    worker."""
-    if claim.resumed:
-        durable = Durable(claim, tools.client, tools.step_tools, tools.redact, Stop())
-        await durable.check_allowed()
-        durable.check_decisions()
-
-
-def _shown(claim: Claim, redact: Redactor) -> dict[str, Any]:
-    """Return the payload as approvers see it: without values whose names suggest a secret."""
-    payload = decode_for_display(claim.payload)
-    if len(claim.payload) > SHOWN_LIMIT or not isinstance(payload, dict):
-        return {"payload": f"{len(claim.payload):,} characters; see holdfast jobs show {claim.id}"}
-    return {"payload": {name: "***" if redact.looks_secret(name) else value for name, value in payload.items()}}
 
 
 def _caller(kind: Kind[..., Any], tools: HandlerTools) -> Call:
@@ -391,9 +315,56 @@ def _caller(kind: Kind[..., Any], tools: HandlerTools) -> Call:
     return call
 
 
+# --- hooks ---
+
+Invoke = Callable[[Claim, tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
+
+
+def hooked(function: Callable[..., Any], hooks: Sequence[Around], threads: Threads, kind: str) -> Invoke:
+    """Return a function that calls the handler inside its hooks.
+
+    The sync hooks of a sync handler run in the handler's thread, because connections are often bound to a thread. Its
+    async hooks need the event loop, so they are outside all sync hooks.
+    """
+    on_loop = inspect.iscoroutinefunction(function)
+    around = tuple(hook for hook in hooks if on_loop or hook.is_async)
+    within = tuple(hook for hook in hooks if hook not in around)
+
+    async def call(info: RunInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if on_loop:
+            return await function(*args, **kwargs)
+        blocking = partial(function, *args, **kwargs)
+        return await threads.run(kind, partial(_run_inside, within, info, blocking) if within else blocking)
+
+    async def invoke(claim: Claim, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        info, kept, value = RunInfo.of(claim), RaisedError(), None
+        async with AsyncExitStack() as stack:
+            with kept:
+                for hook in around:
+                    await enter_hook(stack, hook, info)
+                value = await call(info, args, kwargs)
+        kept.check()
+        return value
+
+    return invoke
+
+
+def _run_inside(hooks: Sequence[Around], info: RunInfo, function: Callable[[], Any]) -> Any:
+    kept, value = RaisedError(), None
+    with ExitStack() as stack, kept:
+        for hook in hooks:
+            stack.enter_context(hook.enter(info))
+        value = function()
+    kept.check()
+    return value
+
+
+# --- the end of a handler ---
+
+
 def _ended(vault: Vault, rule: Effective, claim: Claim, success: Succeeded) -> Succeeded:
     """Encrypt or store the result of a job that its handler completes in a transaction."""
-    if success.result is None or (vault.keys is None and rule.max_result_bytes is None and not rule.store):
+    if success.result is None or vault.keeps_results(rule):
         return success
     return pack_result(vault, rule, claim, success)
 

@@ -95,7 +95,7 @@ class JobRepository:
         releases the jobs of lost workers."""
         store = self._store
         self._store.run(store.leases.promote(tenant=self._tenant))
-        self._store.run(store.leases.reap(tenant=self._tenant))
+        self._store.run(store.leases.recover(tenant=self._tenant))
         request = ClaimRequest(lease=self._renewed_lease(), queues=(queue,), want=want, tenant=self._tenant)
         claims = self._allowed(self._store.run(store.leases.claim(request)))
         self._claims |= {claim.id: claim for claim in claims}

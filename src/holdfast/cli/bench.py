@@ -18,21 +18,22 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from holdfast import config
 from holdfast.app import App
+from holdfast.app.internals import session_of
 from holdfast.cli import options
-from holdfast.cli.demo.check import Reading, read
-from holdfast.cli.demo.command import without_password
+from holdfast.cli.demo import without_password
+from holdfast.cli.demo_workers import Reading, read
 from holdfast.cli.failures import FAILED
 from holdfast.cli.output import console, emit, print_fields, say, span
 from holdfast.cli.session import is_absent, refuse_unready
-from holdfast.cli.supervisor.process import STOP, ChildProcess, Plan, how_it_ended
+from holdfast.cli.supervisor import STOP, ChildProcess, Plan, how_it_ended
+from holdfast.engine.declared import Help
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
@@ -119,6 +120,7 @@ class View:
         if sys.stderr.isatty():
             columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn())
             self._bars = Progress(*columns, console=console(stderr=True), transient=True)
+            self._bars.start()
 
     def phase(self, name: str, total: int) -> None:
         if self._bars is None:
@@ -131,14 +133,7 @@ class View:
         if self._bars is not None:
             self._bars.update(self._bars.task_ids[-1], completed=count)
 
-    def __enter__(self) -> Self:
-        if self._bars is not None:
-            self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._bars is not None:
             self._bars.stop()
 
@@ -208,6 +203,7 @@ class Bench:
         self._accepted: list[str] = []
 
     async def run(self, jobs: int, concurrency: int) -> Result:
+        session = session_of(self._app)
         singles = max(1, min(SINGLES, jobs // 10))
         single = self._one_by_one(singles)
         bulk = self._in_bulk(jobs - singles)
@@ -223,7 +219,7 @@ class Bench:
             await ending
         # The worker has ended, so this read sees the final state.
         self._view.phase("check", 1)
-        reading = read(self._app._store, self._app._session.tenant)
+        reading = read(session.store, session.tenant)
         return Result(
             single,
             bulk,
@@ -265,12 +261,13 @@ class Bench:
 
     async def _all_ended(self, phase: str, ending: asyncio.Task[int]) -> None:
         """Wait until every accepted job has ended. Raises if the worker ends before, or makes no progress."""
-        store, total = self._app._store, len(self._accepted)
+        session = session_of(self._app)
+        store, total = session.store, len(self._accepted)
         if phase == "drain":
             self._view.phase(phase, total)
         ended, deadline = -1, time.monotonic() + STALL_TIMEOUT
         while ended < total:
-            states = store.run(store.jobs.counts(self._app._session.tenant))
+            states = store.run(store.jobs.counts(session.tenant))
             now = sum(count for state, count in states.items() if state.finished)
             if now > ended:
                 ended, deadline = now, time.monotonic() + STALL_TIMEOUT
@@ -284,12 +281,11 @@ class Bench:
                 await asyncio.sleep(POLL)
 
     def _plan(self, concurrency: int) -> Plan:
+        session = session_of(self._app)
         return Plan(
             app=TARGET,
-            url=self._app._store.url,
-            options=WorkerOptions(
-                queues=(QUEUE,), tenant=self._app._session.tenant, concurrency=concurrency, grace=5.0
-            ),
+            url=session.store.url,
+            options=WorkerOptions(queues=(QUEUE,), tenant=session.tenant, concurrency=concurrency, grace=5.0),
             program=sys.argv[0],
             log_level="warning",
             as_json=True,
@@ -307,12 +303,10 @@ STAYS = "Finished jobs and their ledger cannot be deleted by hand; they stay unt
 
 def bench(
     url: options.Url = None,
-    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=100, max=500_000, help="Number of jobs.")] = JOBS,
+    jobs: Annotated[int, Help("Number of jobs.", "N", low=100, high=500_000)] = JOBS,
     concurrency: options.Concurrency = CONCURRENCY,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the SQLite file that the benchmark created.")] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask for confirmation if the database has other jobs.")
-    ] = False,
+    keep: Annotated[bool, Help("Keep the SQLite file that the benchmark created.")] = False,
+    yes: Annotated[bool, Help("Do not ask for confirmation if the database has other jobs.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Measure your own database: enqueue rate, processing rate and pickup latency.
@@ -322,13 +316,13 @@ def bench(
     """
     tenant = f"holdfast-bench-{secrets.token_hex(4)}"
     with closing(App(config.database_url(url), tenant=tenant, name="holdfast bench")) as app:
-        is_new = is_absent(app._store)
+        is_new = is_absent(session_of(app).store)
         if not is_new:
-            refuse_unready(app._store)
-            _confirm(app._store, jobs, yes=yes)
-        with _scratch(app._store, remove=is_new and not keep):
-            app._session.make_ready()
-            with View() as view:
+            refuse_unready(session_of(app).store)
+            _confirm(session_of(app).store, jobs, yes=yes)
+        with _scratch(session_of(app).store, remove=is_new and not keep):
+            session_of(app).make_ready()
+            with closing(View()) as view:
                 result = asyncio.run(Bench(app, view).run(jobs, concurrency))
     if as_json:
         emit(document(result, app, concurrency, removed=is_new and not keep))
@@ -341,11 +335,12 @@ def bench(
 
 
 def document(result: Result, app: App, concurrency: int, *, removed: bool) -> dict[str, Any]:
+    session = session_of(app)
     pickup = result.pickup
     return {
         "ok": not result.problems,
-        "url": without_password(app._store.url),
-        "tenant": app._session.tenant,
+        "url": without_password(session.store.url),
+        "tenant": session.tenant,
         "queue": QUEUE,
         "concurrency": concurrency,
         "enqueue_single": _rate_to_json(result.single),
@@ -396,8 +391,9 @@ def _scratch(store: Store, *, remove: bool) -> Iterator[None]:
 
 
 def _print_remains(result: Result, app: App, *, removed: bool) -> None:
+    session = session_of(app)
     if removed:
         say("The database file was created for this benchmark and has been removed.")
         return
-    say(f"The database keeps {result.jobs:,} jobs and {result.events:,} events, tenant {app._session.tenant}.")
-    say(f"{STAYS} {SCRATCH_HINT if app._store.embedded else ''}".rstrip())
+    say(f"The database keeps {result.jobs:,} jobs and {result.events:,} events, tenant {session.tenant}.")
+    say(f"{STAYS} {SCRATCH_HINT if session.store.embedded else ''}".rstrip())

@@ -11,8 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 import holdfast
-from holdfast.cli import bench, dev, migrate, probes, role_commands, serve, top, worker
-from holdfast.cli.demo import command as demo
+from holdfast.cli import bench, demo, mcp, migrate, probes, run_replay, serve, top, worker
 from holdfast.cli.failures import USAGE, guarded, show
 from holdfast.cli.options import examples
 from holdfast.cli.tree import Commands
@@ -29,11 +28,12 @@ from holdfast.features.jobs import operator_commands
 from holdfast.features.limits import commands as limits
 from holdfast.features.payloads import commands as payloads
 from holdfast.features.registry import commands as registry
+from holdfast.features.restores import commands as restores
 from holdfast.features.retention import commands as retention
 from holdfast.features.schedules import commands as schedules
-from holdfast.features.schedules import template_commands
 from holdfast.features.tenants import commands as tenants
 from holdfast.features.tokens import commands as tokens
+from holdfast.features.versions import commands as versions
 from holdfast.features.webhooks import commands as webhooks
 from holdfast.features.workers import commands as workers
 from holdfast.features.workflows import commands as workflows
@@ -112,6 +112,8 @@ app.add(
     "holdfast migrate --url postgresql://app@db/app",
     "holdfast migrate --check || echo pending",
     "holdfast migrate --sql --url postgresql:// > holdfast.sql",
+    "holdfast migrate --plan",
+    "holdfast migrate --to 0.1",
 )(migrate.migrate)
 app.add(
     "worker",
@@ -127,17 +129,23 @@ app.add(
     "holdfast serve shop.jobs:app --root-path /jobs --trust-proxy 10.0.0.7",
 )(serve.serve)
 app.add(
+    "mcp",
+    "holdfast mcp --url sqlite:///jobs.db",
+    "holdfast mcp --url postgresql://app@db/app --http 127.0.0.1:8001 --no-auth",
+    brief="Serve assistants over the Model Context Protocol.",
+)(mcp.mcp)
+app.add(
     "dev",
     "holdfast dev shop.jobs:app",
     "holdfast dev examples/dev_shop.py --port 9000",
     brief="Run dashboard, API, worker and scheduler for development.",
-)(dev.dev)
+)(worker.dev)
 app.add(
     "tick",
     "holdfast tick shop.jobs:app --limit 50 --timeout 50s",
     "holdfast tick shop.jobs:app --json",
     brief="Run at most N jobs in this process, without a worker.",
-)(dev.tick)
+)(worker.tick)
 app.add(
     "enqueue",
     """holdfast enqueue send_receipt '{"to": "a@b.c"}' --delay 5m""",
@@ -168,7 +176,6 @@ app.add(
     "holdfast pause --queue mail --reason 'SMTP is down' --until 1h",
     "holdfast pause --kind pay --tenant acme --reason 'wrong sums' --refuse-enqueue",
     "holdfast pause --all --reason 'the database is being moved'",
-    brief="Pause a queue, a kind, an agent, a tenant or everything.",
 )(limits.pause)
 app.add(
     "resume",
@@ -176,21 +183,38 @@ app.add(
     "holdfast resume --all",
 )(limits.resume)
 app.add("pauses", "holdfast pauses --all-tenants", brief="List what is paused.")(limits.pauses)
-app.add("roles", "holdfast roles", brief="List the database roles, what each may do, and who has them.")(
-    role_commands.roles
-)
+app.add("roles", "holdfast roles", brief="List the database roles, what each may do, and who has them.")(migrate.roles)
 app.add(
     "probe",
     "holdfast probe live --port 9464",
     "holdfast probe ready --port 9464 --processes 4",
     brief="Check whether a worker on this machine is live, or ready.",
 )(probes.probe)
+app.add(
+    "restore-check",
+    "holdfast restore-check",
+    "holdfast restore-check --adopt --json",
+    brief="Show what is different after a restore, and adopt the copy.",
+)(restores.restore_check)
 app.add("doctor", "holdfast doctor --strict", brief="Check the database for problems.")(health.doctor)
+app.add(
+    "uninstall",
+    "holdfast uninstall",
+    "holdfast uninstall --yes --roles",
+    brief="Remove Holdfast from a database.",
+)(migrate.uninstall)
 app.add(
     "events",
     "holdfast events --follow",
     "holdfast events --consumer billing --json --limit 500",
 )(events.events)
+app.add(
+    "replay",
+    "holdfast replay shop.jobs:app --since 7d",
+    "holdfast replay shop.jobs:app --file histories.jsonl",
+    "holdfast replay shop.jobs:app 01a1de74-eb8c-70f1-843b-cac5f6817387 --debug",
+    brief="Run the current code against recorded jobs.",
+)(run_replay.replay)
 app.add(
     "bench",
     "holdfast bench --url sqlite:///scratch.db",
@@ -219,12 +243,13 @@ GROUPS = (
     ("approvals", approvals.commands),
     ("agents", agents.commands),
     ("schedules", schedules.commands),
-    ("templates", template_commands.commands),
+    ("templates", schedules.template_commands),
     ("workflows", workflows.commands),
     ("limits", limits.commands),
     ("reservations", limits.reservation_commands),
     ("queues", limits.queue_commands),
     ("workers", workers.commands),
+    ("versions", versions.commands),
     ("subscriptions", events.commands),
     ("consumers", events.consumer_commands),
     ("webhooks", webhooks.commands),
@@ -233,7 +258,7 @@ GROUPS = (
     ("kinds", registry.kind_commands),
     ("event-types", registry.event_type_commands),
     ("policies", registry.policy_commands),
-    ("rules", payloads.commands),
+    ("payload-rules", payloads.commands),
     ("keys", payloads.key_commands),
     ("tenants", tenants.commands),
     ("retention", retention.commands),

@@ -15,39 +15,23 @@ import typer
 
 from holdfast import config
 from holdfast.cli.output import duration, since
+from holdfast.engine.declared import Help
+from holdfast.engine.json_schema import as_json
 from holdfast.engine.names import check_name
 from holdfast.engine.payload import decode
+from holdfast.engine.states import State
 from holdfast.errors import InvalidPayload, InvalidSetting
-from holdfast.features.approvals.forms import as_json
 from holdfast.kind import PAYLOAD_LIMIT
-from holdfast.stores.job_filters import FILTERS, Filter, checked
+from holdfast.stores.job_filters import BY_NAME, FILTERS, Filter, checked
 
-Url = Annotated[
-    str | None,
-    typer.Option("--url", metavar="URL", help="Database URL: sqlite:///jobs.db or postgresql://… (or HOLDFAST_URL)."),
-]
-Tenant = Annotated[
-    str | None,
-    typer.Option("--tenant", metavar="NAME", help="The tenant (or HOLDFAST_TENANT; else 'default')."),
-]
-AllTenants = Annotated[bool, typer.Option("--all-tenants", help="All tenants, if the database role may read them.")]
-Schema = Annotated[str, typer.Option("--schema", metavar="NAME", help="PostgreSQL schema.")]
-Json = Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Maximum number of results.")]
-After = Annotated[
-    str | None, typer.Option("--after", metavar="CURSOR", help="Next page: the id of the last entry on this one.")
-]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason, recorded in the ledger.")]
-NeededReason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason, recorded in the ledger.")]
-JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, or its first characters.")]
-ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="An approval's id, or its first characters.")]
-ApprovalOrToken = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID|TOKEN", help="An approval's id or its first characters, a token, or - for a token on stdin."
-    ),
-]
-JobIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of jobs, or their first characters.")]
+Url = Annotated[str | None, Help("Database URL: sqlite:///jobs.db or postgresql://… (or HOLDFAST_URL).", "URL")]
+Tenant = Annotated[str | None, Help("The tenant (or HOLDFAST_TENANT; else 'default').", "NAME")]
+AllTenants = Annotated[bool, Help("All tenants, if the database role may read them.")]
+Schema = Annotated[str, Help("PostgreSQL schema.", "NAME")]
+Json = Annotated[bool, Help("Print only JSON on stdout.", option="--json")]
+Limit = Annotated[int, Help("Maximum number of results.", "N", low=1, high=1000)]
+After = Annotated[str | None, Help("Next page: the id of the last entry on this one.", "CURSOR")]
+Reason = Annotated[str | None, Help("The reason, recorded in the ledger.", "TEXT")]
 
 SCHEMA = "holdfast"
 
@@ -61,24 +45,16 @@ class Level(StrEnum):
 
 # Options of the commands that run jobs.
 AppName = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Location of the App, for example shop.jobs:app.")]
-AppUrl = Annotated[str | None, typer.Option("--url", metavar="URL", help="Database URL for an app without one.")]
+AppUrl = Annotated[str | None, Help("Database URL for an app without one.", "URL")]
 Queues = Annotated[
     str,
-    typer.Option(
-        "--queues",
-        metavar="A,B",
-        help="Queues to serve, in order; mail:3,default shares by weight; all (the default): every declared one.",
-    ),
+    Help("Queues to serve, in order; mail:3,default shares by weight; all (the default): every declared one.", "A,B"),
 ]
-Concurrency = Annotated[
-    int, typer.Option("--concurrency", metavar="N", min=1, max=10_000, help="Number of jobs to run at once.")
-]
-Served = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only this tenant (or HOLDFAST_TENANT).")]
-ServeAll = Annotated[bool, typer.Option("--all-tenants", help="Serve every tenant (the default).")]
-Lease = Annotated[
-    str, typer.Option("--lease", metavar="SPAN", help="Lease duration: jobs are recovered this long after a crash.")
-]
-Executor = Annotated[str, typer.Option("--executor", metavar="LABEL", help="Executor label of its leases.")]
+Concurrency = Annotated[int, Help("Number of jobs to run at once.", "N", low=1, high=10_000)]
+Served = Annotated[str | None, Help("Only this tenant (or HOLDFAST_TENANT).", "NAME")]
+ServeAll = Annotated[bool, Help("Serve every tenant (the default).")]
+Lease = Annotated[str, Help("Lease duration: jobs are recovered this long after a crash.", "SPAN")]
+Executor = Annotated[str, Help("Executor label of its leases.", "LABEL")]
 
 
 class LogFormat(StrEnum):
@@ -86,24 +62,10 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-LogForm = Annotated[
-    LogFormat | None,
-    typer.Option("--log-format", metavar="FORM", help="Log format: text or json (or HOLDFAST_LOG_FORMAT)."),
-]
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(
-        "--metrics-port",
-        metavar="PORT",
-        min=0,
-        max=65535,
-        help="Serve /metrics, /livez and /readyz on this port.",
-    ),
-]
-MetricsHost = Annotated[
-    str, typer.Option("--metrics-host", metavar="ADDRESS", help="Address for the metrics port; it requires no login.")
-]
-LogLevel = Annotated[Level, typer.Option("--log-level", metavar="LEVEL", help=f"Log level: {', '.join(Level)}.")]
+LogForm = Annotated[LogFormat | None, Help("Log format: text or json (or HOLDFAST_LOG_FORMAT).", "FORM")]
+MetricsPort = Annotated[int | None, Help("Serve /metrics, /livez and /readyz on this port.", "PORT", low=0, high=65535)]
+MetricsHost = Annotated[str, Help("Address for the metrics port; it requires no login.", "ADDRESS")]
+LogLevel = Annotated[Level, Help(f"Log level: {', '.join(Level)}.", "LEVEL")]
 
 EXECUTOR = "worker"
 LOOPBACK = "127.0.0.1"
@@ -244,8 +206,8 @@ def _is_document(argument: str) -> bool:
     return argument == "-" or argument.startswith(_DOCUMENT) or "=" not in argument
 
 
-Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only jobs of this kind.")]
-Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only jobs in this queue.")]
+Kind = Annotated[str | None, Help("Only jobs of this kind.", "NAME")]
+Queue = Annotated[str | None, Help("Only jobs in this queue.", "NAME")]
 
 
 class _JobOptions:
@@ -268,6 +230,7 @@ def _option(each: Filter) -> tuple[str, Any, Any]:
     return each.name, Annotated[value | None, option], dataclasses.field(default=None)
 
 
+JobState = Annotated[State | None, Help(BY_NAME["state"].help, "STATE")]
 JobFilterOptions: Any = dataclasses.make_dataclass(
     "JobFilterOptions",
     [_option(each) for each in FILTERS if each.name != "state"],

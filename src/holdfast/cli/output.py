@@ -23,42 +23,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.engine.units import seconds, span
+from holdfast.engine.units import seconds
+from holdfast.engine.units import span as span
 from holdfast.errors import InvalidSetting
-from holdfast.telemetry.logs import HANDLER, JsonLines, quieten, redact_line, redacted_traceback
-
-__all__ = [
-    "Cell",
-    "DOCUMENT_LIMIT",
-    "JsonLines",
-    "STYLES",
-    "TextLines",
-    "age",
-    "announce",
-    "clock",
-    "console",
-    "duration",
-    "emit",
-    "heading",
-    "instant",
-    "line",
-    "logs_are_json",
-    "moment",
-    "plain",
-    "print_document",
-    "print_fields",
-    "rate",
-    "say",
-    "set_up",
-    "since",
-    "span",
-    "state_text",
-    "table",
-    "time_or_span",
-    "to_json",
-    "write",
-]
-
+from holdfast.telemetry.logs import JsonLines, TextLines, configure_logging
+from holdfast.telemetry.logs import plain as plain
 
 log = logging.getLogger("holdfast.cli")
 
@@ -83,14 +52,7 @@ STYLES = {
 
 DOCUMENT_LIMIT = 4_000
 
-# Control characters except newline and tab, and those that change the direction of text.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SPACE = re.compile(r"[\t\r\n]+")
-
-
-def plain(text: str) -> str:
-    """Escape control characters, except newlines."""
-    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape", "surrogatepass").decode(), text)
 
 
 def line(text: object, limit: int = 200) -> str:
@@ -293,35 +255,12 @@ def since(text: str | None, what: str, now: Callable[[], datetime]) -> datetime 
         return instant(text, what)
 
 
-class TextLines(logging.Formatter):
-    """Formats log records as text."""
-
-    def __init__(self, process: int | None = None) -> None:
-        super().__init__()
-        self._process = "" if process is None else f"[{process}] "
-
-    def format(self, record: logging.LogRecord) -> str:
-        at = clock(datetime.fromtimestamp(record.created, UTC))
-        # A message may contain text of a job: it must stay on one line. A traceback may have several.
-        message = plain(redact_line(record.getMessage())).replace("\n", "\\n")
-        text = f"{at} {record.levelname.lower():<7} {self._process}{record.name}: {message}"
-        trace = redacted_traceback(record)
-        return f"{text}\n{plain(trace)}" if trace else text
-
-
 def set_up(level: str, *, as_json: bool, process: int | None = None, jobs: bool = False) -> None:
     """Configure logging to stderr. ``process`` is the number of a worker process whose lines are mixed with others.
 
     With ``jobs``, in JSON logs and at the level ``debug`` there is a line for each attempt that ends; otherwise only
     for each failure.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.set_name(HANDLER)
+    handler = configure_logging(json=as_json, level=level, jobs=as_json or jobs or level == "debug")
     handler.setFormatter(JsonLines(process) if as_json else TextLines(process))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    logging.getLogger("holdfast.jobs").setLevel(
-        logging.INFO if as_json or jobs or level == "debug" else logging.WARNING
-    )
-    quieten()
+    logging.getLogger().handlers[:] = [handler]

@@ -25,6 +25,7 @@ import typer
 from holdfast.cli import options
 from holdfast.cli.output import emit, say, write
 from holdfast.config import METRICS_PORT_VARIABLE
+from holdfast.engine.declared import Help
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.worker.worker import Worker
 
@@ -163,19 +164,14 @@ class ProbeKind(StrEnum):
 def probe(
     question: Annotated[ProbeKind, typer.Argument(metavar="live|ready", help="The probe.")] = ProbeKind.READY,
     port: Annotated[
-        int | None,
-        typer.Option(
-            "--port", metavar="PORT", min=1, max=65535, help=f"Its --metrics-port (or {METRICS_PORT_VARIABLE})."
-        ),
+        int | None, Help(f"Its --metrics-port (or {METRICS_PORT_VARIABLE}).", "PORT", low=1, high=65535)
     ] = None,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Its --metrics-host.")] = options.LOOPBACK,
-    processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=1, max=256, help="Number of processes, on consecutive ports.")
-    ] = 1,
+    host: Annotated[str, Help("Its --metrics-host.", "ADDRESS")] = options.LOOPBACK,
+    processes: Annotated[int, Help("Number of processes, on consecutive ports.", "N", low=1, high=256)] = 1,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Timeout for each response.")
     ] = 2.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, Help("Print JSON.", option="--json")] = False,
 ) -> None:
     """Check whether a worker or a service on this machine is live, or ready to work.
 

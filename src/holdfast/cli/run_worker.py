@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from holdfast.app import App
+from holdfast.app.internals import kinds_of, make_worker
 from holdfast.cli.output import counted, line
 from holdfast.cli.probes import WorkerProbe, serve_status
 from holdfast.engine.job import EVERY_TENANT
@@ -114,18 +115,18 @@ def run_to_end(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | N
     try:
         return run_until_done(task, lambda: loop.run_until_complete(task))
     finally:
-        loop.run_until_complete(_cancel_tasks())
+        loop.run_until_complete(cancel_tasks(set(), CANCEL_TIMEOUT))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
 
-async def _cancel_tasks() -> None:
-    """Cancel the remaining tasks, for example one that still tries to connect to a database."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+async def cancel_tasks(others: set[asyncio.Task[Any]], timeout: float) -> None:
+    """Cancel the remaining tasks but ``others``: one that still tries to connect to a database, for example."""
+    tasks = asyncio.all_tasks() - others - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     if tasks:
-        await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
+        await asyncio.wait(tasks, timeout=timeout)
 
 
 async def serve(
@@ -137,7 +138,7 @@ async def serve(
     alongside: AbstractAsyncContextManager[object] | None = None,
 ) -> Stopper:
     """Run a worker until it ends. ``on_start`` is called when it is ready; ``alongside`` is entered while it runs."""
-    worker = app.worker(settings)
+    worker = make_worker(app, settings)
     stopper = Stopper(worker, tell)
     on_signals(stopper.on_signal, stopper.on_hangup)
     tell(f"{worker.name} started: {_served(app, worker.options)}")
@@ -157,4 +158,4 @@ def _served(app: App, options: WorkerOptions) -> str:
     """``queues default, mail; all tenants; jobs: send_receipt``"""
     queues = f"queue{'s' if len(options.queues) > 1 else ''} {', '.join(options.queues)}"
     tenants = "all tenants" if options.tenant == EVERY_TENANT else f"tenant {options.tenant}"
-    return f"{queues}; {tenants}; jobs: {line(', '.join(sorted(app._kinds)))}"
+    return f"{queues}; {tenants}; jobs: {line(', '.join(sorted(kinds_of(app))))}"

@@ -21,13 +21,15 @@ import typer
 
 from holdfast import config
 from holdfast.app import App
+from holdfast.app.internals import session_of
 from holdfast.cli import options, output
 from holdfast.cli.output import announce, emit
-from holdfast.cli.run_worker import on_signals, run_to_end
+from holdfast.cli.run_worker import cancel_tasks, on_signals, run_to_end
 from holdfast.cli.session import NAME, load_app, refuse_absent, refuse_unready, scope
+from holdfast.engine.declared import Help
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import HoldfastError, InvalidSetting, Refused, StoreUnavailable
-from holdfast.stores.flow import WaitLimit, patience_of, return_memory_early
+from holdfast.stores.flow import WaitLimit, return_memory_early, wait_limit_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -61,7 +63,7 @@ def make_web(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "holdfast":
             raise
-        raise _missing() from error
+        raise missing_extra() from error
     authenticate = at_this_machine(app, person) if local else tokens_of(app)
     return make_service(
         app, authenticate=authenticate, dashboard=dashboard, maintenance=maintenance, body_timeout=body_timeout
@@ -138,8 +140,8 @@ async def serving(
     At its end, running requests have the grace period to complete, or no time once ``hurry`` is set. The event that the
     block receives is set if the server ends by itself.
     """
-    limited = TimeLimited(web, web.state.patience)
-    server = _server(limited, root_path, trusted, body_timeout)
+    limited = TimeLimited(web, web.state.wait_limit)
+    server = web_server(limited, root_path, trusted, body_timeout)
     others, stopped = asyncio.all_tasks(), asyncio.Event()
     task = asyncio.create_task(server.serve([listening]))
     task.add_done_callback(lambda _: stopped.set())
@@ -162,18 +164,10 @@ async def serving(
                 task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         listening.close()
-        await _cancel_new_tasks(others)
+        # Requests may have left some, such as the watcher of a stream. asyncio would warn about them.
+        await cancel_tasks(others, CLEANUP_TIMEOUT)
         if not task.cancelled() and isinstance(error := task.exception(), (SystemExit, Exception)):
             raise HoldfastError("the web server could not start; the reason is above", code="server_failed") from error
-
-
-async def _cancel_new_tasks(others: set[asyncio.Task[Any]]) -> None:
-    """Cancel tasks that requests have left, such as the watcher of a stream. asyncio would warn about them."""
-    tasks = {task for task in asyncio.all_tasks() - others if task is not asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks, timeout=CLEANUP_TIMEOUT)
 
 
 async def _within(seconds: float, task: asyncio.Task[Any], hurry: asyncio.Event | None = None) -> bool:
@@ -184,13 +178,16 @@ async def _within(seconds: float, task: asyncio.Task[Any], hurry: asyncio.Event 
     return task.done()
 
 
-def _server(web: TimeLimited, root_path: str, trusted: Sequence[str], body_timeout: float) -> Any:
+def web_server(
+    web: ASGIApp, root_path: str = "", trusted: Sequence[str] = (), body_timeout: float = BODY_TIMEOUT
+) -> Any:
+    """Return a server of uvicorn that leaves signals to the command."""
     try:
         import uvicorn
 
         from holdfast.cli.connections import most_connections, timed_protocol
     except ModuleNotFoundError as error:
-        raise _missing() from error
+        raise missing_extra() from error
 
     class Server(uvicorn.Server):
         @contextlib.contextmanager
@@ -238,9 +235,11 @@ def check_trusted(addresses: Sequence[str]) -> list[str]:
     return list(addresses)
 
 
-def _missing() -> InvalidSetting:
+def missing_extra(extra: str = "server") -> InvalidSetting:
     return InvalidSetting(
-        "the server needs an extra that is not installed", code="missing_extra", fix="pip install 'holdfast[server]'"
+        f"the extra {extra} is not installed",
+        code="missing_extra",
+        fix=f"pip install 'holdfast[{extra}]'",
     )
 
 
@@ -248,10 +247,8 @@ HOST, PORT = "127.0.0.1", 8000
 HINT_TIMEOUT = 2.0
 """Seconds to find out whether a hint about tokens is needed."""
 
-Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")]
-Port = Annotated[
-    int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port to listen on; 0 chooses a free one.")
-]
+Host = Annotated[str, Help("Address to listen on.", "ADDRESS")]
+Port = Annotated[int, Help("Port to listen on; 0 chooses a free one.", "N", low=0, high=65535)]
 
 
 def serve(
@@ -262,26 +259,18 @@ def serve(
     url: options.Url = None,
     host: Host = HOST,
     port: Port = PORT,
-    no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="Serve only the HTTP API.")] = False,
-    no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Require no login; allowed only on a loopback address.")
-    ] = False,
-    root_path: Annotated[
-        str, typer.Option("--root-path", metavar="PATH", help="Path prefix that a reverse proxy removes: /jobs.")
-    ] = "",
+    no_dashboard: Annotated[bool, Help("Serve only the HTTP API.")] = False,
+    no_auth: Annotated[bool, Help("Require no login; allowed only on a loopback address.")] = False,
+    root_path: Annotated[str, Help("Path prefix that a reverse proxy removes: /jobs.", "PATH")] = "",
     trust_proxy: Annotated[
         list[str] | None,
-        typer.Option(
-            "--trust-proxy",
-            metavar="ADDRESS",
-            help="Address of a proxy whose X-Forwarded-For and -Proto headers are trusted; repeatable.",
-        ),
+        Help("Address of a proxy whose X-Forwarded-For and -Proto headers are trusted; repeatable.", "ADDRESS"),
     ] = None,
     maintenance: Annotated[
         bool,
-        typer.Option(
-            "--maintenance/--no-maintenance",
-            help="Run maintenance tasks (schedules, expired leases, seals) in this process, or leave them to workers.",
+        Help(
+            "Run maintenance tasks (schedules, expired leases, seals) in this process, or leave them to workers.",
+            option="--maintenance/--no-maintenance",
         ),
     ] = True,
     body_timeout: Annotated[
@@ -298,9 +287,7 @@ def serve(
     schema: options.Schema = options.SCHEMA,
     log_level: options.LogLevel = options.Level.INFO,
     log_format: options.LogForm = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Log JSON lines, and print the address as JSON on stdout.")
-    ] = False,
+    as_json: Annotated[bool, Help("Log JSON lines, and print the address as JSON on stdout.", option="--json")] = False,
 ) -> None:
     """Serve the HTTP API and the dashboard.
 
@@ -358,11 +345,11 @@ def _app(name: str | None, url: str | None, tenant: str | None, schema: str) -> 
         if tenant is not None or schema != options.SCHEMA:
             raise InvalidSetting(f"{name} already sets its tenant and schema", code="conflicting_options")
         app = load_app(name, url)
-        if not app._store.embedded:
+        if not session_of(app).store.embedded:
             _refuse_unready(app)
         return app
     app = App(config.database_url(url), tenant=scope(tenant), name=NAME, schema=schema)
-    refuse_absent(app._store)
+    refuse_absent(session_of(app).store)
     _refuse_unready(app)
     return app
 
@@ -370,10 +357,11 @@ def _app(name: str | None, url: str | None, tenant: str | None, schema: str) -> 
 def _refuse_unready(app: App) -> None:
     """Raise if the database is not migrated. If it is unreachable, start anyway: the service reports it and retries."""
     with contextlib.suppress(StoreUnavailable):
-        refuse_unready(app._store)
+        refuse_unready(session_of(app).store)
 
 
 async def _print_address(app: App, address: str, no_auth: bool, as_json: bool) -> None:
+    session = session_of(app)
     if as_json:
         emit({"address": address})
         return
@@ -383,7 +371,7 @@ async def _print_address(app: App, address: str, no_auth: bool, as_json: bool) -
         return
     with contextlib.suppress(Exception):  # only a hint: the database role may not read tokens
         async with asyncio.timeout(HINT_TIMEOUT):
-            tokens = await app._session.arun(app._session.store.tokens.list("*", limit=1))
+            tokens = await session.arun(session.store.tokens.list("*", limit=1))
         if not tokens:
             announce("No token has been issued yet: holdfast tokens issue NAME --role admin")
 
@@ -391,17 +379,17 @@ async def _print_address(app: App, address: str, no_auth: bool, as_json: bool) -
 class TimeLimited:
     """An ASGI application whose requests share one limit for waiting on the database. It is set at shutdown."""
 
-    def __init__(self, service: ASGIApp, patience: WaitLimit) -> None:
-        self._service, self._patience = service, patience
+    def __init__(self, service: ASGIApp, wait_limit: WaitLimit) -> None:
+        self._service, self._wait_limit = service, wait_limit
 
     def stop_waiting_in(self, seconds: float) -> None:
         """Let requests wait for the database only this long from now. A later call replaces an earlier one."""
-        self._patience.until = time.monotonic() + seconds
+        self._wait_limit.until = time.monotonic() + seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._service(scope, receive, send)
-        patience_of.set(self._patience)  # for the task of this request
+        wait_limit_of.set(self._wait_limit)  # for the task of this request
         started = False
 
         async def sending(message: Message) -> None:
@@ -412,7 +400,7 @@ class TimeLimited:
         try:
             await self._service(scope, receive, sending)
         except asyncio.CancelledError:
-            if started or self._patience.until == math.inf:
+            if started or self._wait_limit.until == math.inf:
                 raise
             from holdfast.server.problems import problem  # needs the extra `server`
 

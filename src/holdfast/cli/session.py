@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from holdfast import config
 from holdfast.app import App
 from holdfast.app.import_path import find_app
+from holdfast.app.internals import kinds_of, session_of
 from holdfast.cli import options
 from holdfast.cli.output import Cell, emit, line, say, table
 from holdfast.engine.ids import id_range, parse_id
@@ -25,6 +26,7 @@ from holdfast.engine.job import DEFAULT_TENANT, EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidInput, InvalidSetting, NotFound
 from holdfast.features.assembly import Store, open_store
+from holdfast.stores.artifacts import open_artifacts
 from holdfast.stores.session import Session
 from holdfast.stores.sqlite.connections import database_path
 from holdfast.worker.startup import refuse_unmigrated, retry_briefly, until_reachable
@@ -54,6 +56,12 @@ class CommandSession:
         with store_at(self.url, self.schema) as store:
             refuse_unready(store)
             yield Session(store, tenant=scope, name=NAME, actor=config.operating_user())
+
+    @contextmanager
+    def namespace(self, owner: type[Any]) -> Iterator[Any]:
+        """Open a session and make the namespace of a command's operation."""
+        with self.connect() as client:
+            yield owner(client)
 
     def answer(self, data: Any, words: str) -> None:
         """Print the result of a command: ``data`` with ``--json``, else ``words`` as a message."""
@@ -122,6 +130,15 @@ class AnyTenant(CommandSession):
     @property
     def scope(self) -> str:
         return scope(self.tenant, self.all_tenants)
+
+
+class WithArtifacts(AnyTenant):
+    """For commands that also read or change the artifact store."""
+
+    @contextmanager
+    def namespace(self, owner: type[Any]) -> Iterator[Any]:
+        with self.connect() as client:
+            yield owner(client, open_artifacts(config.artifact_location(config.database_url(self.url))))
 
 
 def full_id(client: Session, text: str) -> str:
@@ -200,7 +217,7 @@ def load_app(name: str, url: str | None = None) -> App:
     if url is not None:
         os.environ[config.URL_VARIABLE] = url
     app = find_app(name)
-    if url is not None and app._store.url != url:
+    if url is not None and session_of(app).store.url != url:
         raise InvalidSetting(f"{name} already names a database", code="conflicting_options", fix="Omit --url.")
     return app
 
@@ -227,8 +244,8 @@ def module_of(name: str) -> str:
 def load_runnable(name: str, url: str | None, ready: Callable[[Store], None] = refuse_unready) -> App:
     """Import an app to run its jobs; raise if it declares none. ``ready`` checks its database, or waits for it."""
     app = load_app(name, url)
-    if not app._kinds:
+    if not kinds_of(app):
         raise InvalidSetting(f"{name} declares no jobs", code="no_kinds", fix="Declare jobs with @app.job().")
-    if not app._store.embedded:  # an embedded database is created or migrated on first use
-        ready(app._store)
+    if not session_of(app).store.embedded:  # an embedded database is created or migrated on first use
+        ready(session_of(app).store)
     return app

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
-import typer
 from rich import box
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -26,12 +25,13 @@ from rich.text import Text
 from holdfast.cli import options
 from holdfast.cli.output import clock, console, emit, line, span, write
 from holdfast.cli.session import AnyTenant
+from holdfast.engine.declared import Help
 from holdfast.engine.job import Job
 from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting, StoreError
 from holdfast.features.approvals.model import Approval, ApprovalFilter
 from holdfast.features.health.model import CAP
-from holdfast.features.health.statistics import Pulse, QueuePulse, WorkerPulse
+from holdfast.features.health.statistics import QueueStatus, Statistics, WorkerStatus
 from holdfast.features.jobs.timeline import lost_text, short_actor
 from holdfast.stores.requests import JobFilter
 from holdfast.stores.session import Session
@@ -78,7 +78,7 @@ class OpenApproval:
 class Snapshot:
     """What is shown. ``seconds`` is how long the query took; ``trouble`` is the error code if it failed."""
 
-    pulse: Pulse | None
+    statistics: Statistics | None
     running: tuple[Running, ...]
     approvals: tuple[OpenApproval, ...]
     seconds: float
@@ -88,15 +88,15 @@ class Snapshot:
 def render(snapshot: Snapshot, every: float, width: int, height: int, *, paused: bool = False) -> RenderableType:
     """Return the tables, each with as many rows as fit on the screen."""
     foot = Text(f"{_cost(snapshot, every)}   q: quit, p: {'resume' if paused else 'pause'}", style="dim")
-    if snapshot.pulse is None:
+    if snapshot.statistics is None:
         return Group(Text(_unavailable(snapshot), style="bold red"), foot)
-    pulse, narrow = snapshot.pulse, width < NARROW
-    parts: list[RenderableType] = [_head(pulse, paused), Text()]
+    statistics, narrow = snapshot.statistics, width < NARROW
+    parts: list[RenderableType] = [_head(statistics, paused), Text()]
     tables = [
-        _queues(pulse.queues, narrow),
-        _workers(pulse.workers, narrow),
+        _queues(statistics.queues, narrow),
+        _workers(statistics.workers, narrow),
         _running(snapshot, narrow),
-        _failures(pulse, narrow),
+        _failures(statistics, narrow),
         _approvals(snapshot, narrow),
     ]
     shown = [table for table in tables if table is not None]
@@ -110,25 +110,25 @@ Rows = list[list[Text]]
 Part = tuple[str, Sequence[str], Rows]
 
 
-def _head(pulse: Pulse, paused: bool) -> Text:
-    rates = pulse.rates
+def _head(statistics: Statistics, paused: bool) -> Text:
+    rates = statistics.rates
     failed = rates.finished - rates.ended.get("succeeded", 0)
     return Text.assemble(
         ("holdfast top ", "bold"),
         ("PAUSED" if paused else "", "reverse"),
         " " if paused else "",
-        f"{clock(pulse.at)[:8]} UTC  ",
+        f"{clock(statistics.at)[:8]} UTC  ",
         f"in {rates.per_second(rates.enqueued):,.1f}/s  ",
         f"done {rates.per_second(rates.ended.get('succeeded', 0)):,.1f}/s  ",
         (f"failed {rates.per_second(failed):,.1f}/s  ", "red" if failed else ""),
-        f"workers {len(pulse.workers)}  ",
-        (f"dead letters {_count(pulse.dead_letters)}  ", "bold red" if pulse.dead_letters else ""),
-        (f"approvals {_count(pulse.approvals_open)}  ", "magenta" if pulse.approvals_open else ""),
-        (f"late schedules {pulse.schedules_late}  " if pulse.schedules_late else "", "yellow"),
+        f"workers {len(statistics.workers)}  ",
+        (f"dead letters {_count(statistics.dead_letters)}  ", "bold red" if statistics.dead_letters else ""),
+        (f"approvals {_count(statistics.approvals_open)}  ", "magenta" if statistics.approvals_open else ""),
+        (f"late schedules {statistics.schedules_late}  " if statistics.schedules_late else "", "yellow"),
     )
 
 
-def _queues(queues: Sequence[QueuePulse], narrow: bool) -> Part:
+def _queues(queues: Sequence[QueueStatus], narrow: bool) -> Part:
     headers = ["queue", "waiting", "oldest", "running"] + ([] if narrow else ["scheduled", "retrying"])
     rows = []
     for queue in sorted(queues, key=lambda queue: (-(queue.oldest_age_s or 0), -queue.waiting, queue.queue)):
@@ -139,7 +139,7 @@ def _queues(queues: Sequence[QueuePulse], narrow: bool) -> Part:
     return "Queues", headers, rows
 
 
-def _workers(workers: Sequence[WorkerPulse], narrow: bool) -> Part:
+def _workers(workers: Sequence[WorkerStatus], narrow: bool) -> Part:
     headers = ["worker", "running"] + ([] if narrow else ["label", "queues", "tenant"])
     rows = []
     for worker in sorted(workers, key=lambda worker: (-worker.busy, worker.holder)):
@@ -151,12 +151,14 @@ def _workers(workers: Sequence[WorkerPulse], narrow: bool) -> Part:
 
 
 def _running(snapshot: Snapshot, narrow: bool) -> Part | None:
-    assert snapshot.pulse is not None
+    assert snapshot.statistics is not None
     headers = ["kind", "for", "try"] + ([] if narrow else ["queue", "job"])
     lost = any(job.lease_expired_at for job in snapshot.running)
     rows = []
     for job in sorted(snapshot.running, key=lambda job: str(job.started_at)):
-        since = "–" if job.started_at is None else span(max(0.0, (snapshot.pulse.at - job.started_at).total_seconds()))
+        since = (
+            "–" if job.started_at is None else span(max(0.0, (snapshot.statistics.at - job.started_at).total_seconds()))
+        )
         row = [_plain(job.kind, 30), Text(since), Text(str(job.attempt))]
         more = [] if narrow else [_plain(job.queue, 20), _plain(job.id, 36)]
         rows.append(row + more + ([_lost(job, narrow)] if lost else []))
@@ -169,10 +171,10 @@ def _lost(job: Running, narrow: bool) -> Text:
     return Text("lost" if narrow else lost_text(job.lease_expired_at), style="red")
 
 
-def _failures(pulse: Pulse, narrow: bool) -> Part | None:
+def _failures(statistics: Statistics, narrow: bool) -> Part | None:
     headers = ["kind", "error", "at"] + ([] if narrow else ["try", "job"])
     rows = []
-    for failure in pulse.failures:
+    for failure in statistics.failures:
         error = _plain(failure.error_code or failure.type, 30)
         row = [_plain(failure.kind, 30), error, Text(clock(failure.at)[:8])]
         rows.append(row + ([] if narrow else [Text(str(failure.attempt)), _plain(failure.job_id, 36)]))
@@ -180,11 +182,11 @@ def _failures(pulse: Pulse, narrow: bool) -> Part | None:
 
 
 def _approvals(snapshot: Snapshot, narrow: bool) -> Part | None:
-    assert snapshot.pulse is not None
+    assert snapshot.statistics is not None
     headers = ["question", "for"] + ([] if narrow else ["approvers", "approval"])
     rows = []
     for approval in snapshot.approvals:
-        waits = span(max(0.0, (snapshot.pulse.at - approval.opened_at).total_seconds()))
+        waits = span(max(0.0, (snapshot.statistics.at - approval.opened_at).total_seconds()))
         row = [_plain(approval.summary, 50), Text(waits)]
         rows.append(
             row + ([] if narrow else [_plain(", ".join(approval.approvers) or "anyone", 30), _plain(approval.id, 36)])
@@ -209,14 +211,14 @@ def _table(title: str, headers: Sequence[str], rows: Rows, max_rows: int) -> Tab
 
 def as_lines(snapshot: Snapshot) -> list[str]:
     """Return the tables as plain lines, for a pipe."""
-    if snapshot.pulse is None:
+    if snapshot.statistics is None:
         return [_unavailable(snapshot)]
-    lines = [_head(snapshot.pulse, False).plain.rstrip()]
+    lines = [_head(snapshot.statistics, False).plain.rstrip()]
     for part in (
-        _queues(snapshot.pulse.queues, False),
-        _workers(snapshot.pulse.workers, False),
+        _queues(snapshot.statistics.queues, False),
+        _workers(snapshot.statistics.workers, False),
         _running(snapshot, False),
-        _failures(snapshot.pulse, False),
+        _failures(snapshot.statistics, False),
         _approvals(snapshot, False),
     ):
         if part is not None:
@@ -232,7 +234,7 @@ def _unavailable(snapshot: Snapshot) -> str:
 
 def _cost(snapshot: Snapshot, every: float | None) -> str:
     interval = "" if every is None else f", every {span(every)}"
-    capped = " (counted up to 10,000)" if snapshot.pulse is not None and snapshot.pulse.capped else ""
+    capped = " (counted up to 10,000)" if snapshot.statistics is not None and snapshot.statistics.capped else ""
     return f"query took {span(snapshot.seconds)}{interval}{capped}"
 
 
@@ -251,8 +253,8 @@ KEY_POLL = 0.1
 
 def top(
     session: AnyTenant,
-    interval: Annotated[str, typer.Option("--interval", metavar="SPAN", help="Refresh interval: 2s, 500ms.")] = "2s",
-    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
+    interval: Annotated[str, Help("Refresh interval: 2s, 500ms.", "SPAN")] = "2s",
+    once: Annotated[bool, Help("Print one snapshot and exit.")] = False,
 ) -> None:
     """Watch queues, workers, running jobs, failures and approvals. Press q to quit, p to pause.
 
@@ -286,20 +288,22 @@ def read(client: Session, tenant: str) -> Snapshot:
     began = time.perf_counter()
     store = client.store
     try:
-        pulse = client.run(store.health.statistics(tenant))
+        statistics = client.run(store.health.statistics(tenant))
         running = client.run(store.jobs.list(JobFilter(tenant=tenant, state=State.IN_PROGRESS, limit=MAX_RUNNING)))
-        expired = _expired_leases(client, tenant, pulse, running)
+        expired = _expired_leases(client, tenant, statistics, running)
         approvals = client.run(store.approvals.list(ApprovalFilter(tenant=tenant, limit=MAX_APPROVALS)))
     except StoreError as error:
         return Snapshot(None, (), (), time.perf_counter() - began, trouble=error.code)
     took = time.perf_counter() - began
     jobs = tuple(Running.of(job, expired.get(job.id)) for job in running)
-    return Snapshot(pulse, jobs, tuple(map(OpenApproval.of, approvals)), took)
+    return Snapshot(statistics, jobs, tuple(map(OpenApproval.of, approvals)), took)
 
 
-def _expired_leases(client: Session, tenant: str, pulse: Pulse, running: Sequence[Job]) -> dict[str, datetime | None]:
+def _expired_leases(
+    client: Session, tenant: str, statistics: Statistics, running: Sequence[Job]
+) -> dict[str, datetime | None]:
     """When the leases of jobs expired, by job. Jobs of live workers are not read."""
-    live = {job_id for worker in pulse.workers for job_id in worker.job_ids}
+    live = {job_id for worker in statistics.workers for job_id in worker.job_ids}
     around = {
         job.id: client.run(client.store.jobs.circumstances(job.id, tenant)) for job in running if job.id not in live
     }

@@ -1,8 +1,8 @@
 """``Commands``: a group of commands, and how commands are added to it.
 
-Options that several commands share are the fields of a dataclass. A command that has such a dataclass as a parameter
-has its options. Most commands have a ``session`` (``--url``, ``--tenant``, ``--schema``, ``--json``): it is the first
-parameter, and its options are last in the help.
+A parameter that is described with ``Help`` is an option. Options that several commands share are the fields of a
+dataclass. A command that has such a dataclass as a parameter has its options. Most commands have a ``session``
+(``--url``, ``--tenant``, ``--schema``, ``--json``): it is the first parameter, and its options are last in the help.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
 from holdfast.cli.options import examples
+from holdfast.engine.declared import Help
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -40,15 +41,13 @@ class Commands(typer.Typer):
 
 
 def spread(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace each dataclass parameter with one parameter per field, which is the form that Typer reads."""
+    """Give a command the form that Typer reads: with one parameter per field of a dataclass, and its options."""
     parameters = dict(inspect.signature(function, eval_str=True).parameters)
     groups: dict[str, Any] = {
         name: parameter.annotation
         for name, parameter in parameters.items()
         if dataclasses.is_dataclass(parameter.annotation)
     }
-    if not groups:
-        return function
     fields = {name: inspect.signature(group, eval_str=True).parameters for name, group in groups.items()}
 
     @functools.wraps(function)
@@ -59,7 +58,17 @@ def spread(function: Callable[..., None]) -> Callable[..., None]:
     flat: list[inspect.Parameter] = []
     for name in sorted(parameters, key=lambda name: name == "session"):  # a stable sort: the others keep their order
         flat += fields[name].values() if name in fields else [parameters[name]]
-    flat = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in flat]
+    flat = [each.replace(kind=each.KEYWORD_ONLY, annotation=_option(each)) for each in flat]
     call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     return call
+
+
+def _option(parameter: inspect.Parameter) -> Any:
+    """The type of a parameter, with an option that has its name if it is described with ``Help``."""
+    kind, *described = get_args(parameter.annotation) or (parameter.annotation,)
+    help = next((each for each in described if isinstance(each, Help)), None)
+    if help is None:
+        return parameter.annotation
+    name = help.option or f"--{parameter.name.replace('_', '-')}"
+    return Annotated[kind, typer.Option(name, metavar=help.metavar, min=help.low, max=help.high, help=help.text)]

@@ -158,7 +158,7 @@ _EVENT: Final = "For %s use a workflow with job.on_success(…) or job.on_failur
 _LATE: Final = "Leave out %s: jobs of a lost worker run again. at_most_once=True is the opposite."
 _ARGUMENTS: Final = ("payload={…}, the arguments by name", "For %s pass the arguments to enqueue(…).")
 _PER_JOB: Final = ("deadline", "key", "dedupe", "tenant", "connection")
-_PER_KIND: Final = ("timeout", "at_most_once", "process", "requires_approval", "keep", "cost", "rules", "hooks")
+_PER_KIND: Final = ("timeout", "at_most_once", "process", "requires_approval", "keep", "cost", "payload_rules", "hooks")
 
 # Alternatives, the best first. One that starts with a capital letter is a sentence and applies to the options of jobs.
 # Others start with an option, and apply where that exists. ``%s`` stands for the name that was tried.

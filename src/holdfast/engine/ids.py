@@ -22,6 +22,7 @@ from holdfast.errors import InvalidInput
 # The counter starts with a random value in its lower 24 of 26 bits and is never set back. When it overflows, the carry
 # goes into the time, as the RFC allows: one millisecond for every 67 million ids of a process.
 _COUNTER_BITS: Final = 26
+_NS: Final = 1_000_000  # in a millisecond
 _LOW: Final = (1 << 14) - 1
 _SEED_BYTES: Final = 3
 _NOISE_BYTES: Final = 6
@@ -47,20 +48,20 @@ class IdMaker:
     call into C, which threads cannot interleave. Both only grow, and so does their sum.
     """
 
-    __slots__ = ("_counter", "_entropy", "_latest_ms")
+    __slots__ = ("_counter", "_entropy", "_latest_ns")
 
-    def __init__(self, clock_ms: Callable[[], int], entropy: Callable[[int], bytes]) -> None:
+    def __init__(self, clock_ns: Callable[[], int], entropy: Callable[[int], bytes]) -> None:
         self._entropy = entropy
         self._counter = count(int.from_bytes(entropy(_SEED_BYTES), "big"))
         # The running maximum of the clock, so that a clock that is set back does no harm.
-        self._latest_ms = accumulate(iter(clock_ms, None), max, initial=0)
-        next(self._latest_ms)  # the initial 0
+        self._latest_ns = accumulate(iter(clock_ns, None), max, initial=0)
+        next(self._latest_ns)  # the initial 0
 
     def __call__(self) -> str:
         # Drawn for every id, never pooled: after a fork, parent and child continue with the same counter, and only the
         # noise keeps their ids apart.
         noise = self._entropy(_NOISE_BYTES)
-        return f"{_head((next(self._latest_ms) << _COUNTER_BITS) + next(self._counter))}-{noise.hex()}"
+        return f"{_head((next(self._latest_ns) // _NS << _COUNTER_BITS) + next(self._counter))}-{noise.hex()}"
 
     def many(self, n: int) -> list[str]:
         """``n`` ascending ids for one read of the clock and one draw of entropy."""
@@ -68,7 +69,7 @@ class IdMaker:
             return []
         # bytes.hex groups from the right: every group is the noise of one id.
         tails = iter(self._entropy(_NOISE_BYTES * n).hex("-", _NOISE_BYTES).split("-"))
-        base = next(self._latest_ms) << _COUNTER_BITS
+        base = next(self._latest_ns) // _NS << _COUNTER_BITS
         # Other threads may draw in between, so the numbers ascend but may have gaps.
         counts = list(islice(self._counter, n))
         ids: list[str] = []
@@ -86,7 +87,7 @@ def _head(tick: int) -> str:
     """The text of an id before its last hyphen."""
     ms, high, low = tick >> _COUNTER_BITS, tick & 0x3FFC000, tick & _LOW
     if ms > _MAX_MS:
-        raise InvalidInput("the clock is beyond the range of a UUIDv7", code="invalid_id", fix="Pass milliseconds.")
+        raise InvalidInput("the clock is beyond the range of a UUIDv7", code="invalid_id", fix="Pass nanoseconds.")
     # Hyphens after every two bytes, one too many in the first group: cheaper than formatting the groups.
     text = (ms << 32 | high << 2 | low | 0x7000_8000).to_bytes(10, "big").hex("-", 2)
     return text[:4] + text[5:]

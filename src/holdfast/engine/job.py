@@ -7,9 +7,10 @@ code changes them: a frozen dataclass takes three times as long to build.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from holdfast.engine.retry import PATIENT, Backoff, Retry
 from holdfast.engine.states import State
@@ -87,6 +88,28 @@ class JobSpec:
     references: References | None = None
     alike: object = None
     """Jobs with the same object here differ only in id and payload, and have no key and no parent."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeSpecs(Sequence[JobSpec]):
+    """Jobs that differ only in id and payload, and that a store creates all or none of. Each ``JobSpec`` is made when
+    it is read."""
+
+    shared: Mapping[str, Any]
+    ids: list[str]
+    payloads: list[str]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> JobSpec: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[JobSpec]: ...
+    def __getitem__(self, index: int | slice) -> JobSpec | list[JobSpec]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        return JobSpec(id=self.ids[index], payload=self.payloads[index], **self.shared)
 
 
 @dataclass(slots=True)
@@ -342,6 +365,8 @@ class Attempt:
     traceback: str | None
     payload: Any = None
     """The payload it ran with. None if the job is part of the same response and its payload was not replaced since."""
+    version: str | None = None
+    """The version of the application that ran it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +393,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The counts of one run of the reaper."""
+    """The counts of one recovery run."""
 
     leases: int
     requeued: int

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Y = TypeVar("Y")
 R = TypeVar("R")
 
 Program = Generator[Any, Any, T]
@@ -47,6 +48,9 @@ class Namespace(ABC):
 
     __slots__ = ()
 
+    _sync_in_threads = True
+    """Whether sync forms may be used in a thread of an async program."""
+
     @abstractmethod
     def _perform(self, item: Any) -> Any: ...
 
@@ -56,34 +60,6 @@ class Namespace(ABC):
     def _begin(self, program: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Start the program of an operation. The client starts one that sends its inputs instead."""
         return program(self, *args, **kwargs)
-
-    def _drive(self, program: Program[T]) -> T:
-        try:
-            item = next(program)
-            while True:
-                try:
-                    result = self._perform(item)
-                except BaseException as error:
-                    item = program.throw(error)
-                else:
-                    item = program.send(result)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-
-    async def _adrive(self, program: Program[T]) -> T:
-        try:
-            item = next(program)
-            while True:
-                try:
-                    result = await self._aperform(item)
-                except BaseException as error:
-                    item = program.throw(error)
-                else:
-                    item = program.send(result)
-        except StopIteration as end:
-            value: T = end.value
-            return value
 
     def _iterate(self, program: Items[T]) -> Iterator[T]:
         try:
@@ -124,6 +100,48 @@ class Namespace(ABC):
             program.close()
 
 
+def drive(program: Generator[Y, Any, T], perform: Callable[[Y], Any], thrown: type[BaseException] = BaseException) -> T:
+    """Run a generator to its end: perform each item that it yields, and send it the result. An error of type ``thrown``
+    is raised at the ``yield``, so that the generator can undo its work; it propagates unless the generator handles it.
+    """
+    try:
+        item = next(program)
+        while True:
+            try:
+                result = perform(item)
+            except thrown as error:
+                item = program.throw(error)
+            else:
+                item = program.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    finally:
+        program.close()
+
+
+async def adrive(
+    program: Generator[Y, Any, T],
+    perform: Callable[[Y], Awaitable[Any]],
+    thrown: type[BaseException] = BaseException,
+) -> T:
+    """``drive`` on an event loop."""
+    try:
+        item = next(program)
+        while True:
+            try:
+                result = await perform(item)
+            except thrown as error:
+                item = program.throw(error)
+            else:
+                item = program.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    finally:
+        program.close()
+
+
 class _Form(Generic[P, R], ABC):
     """A descriptor that makes a method of a program."""
 
@@ -159,7 +177,7 @@ class operation(_Form[P, T]):
         super().__init__(program)
 
     def _bound(self, namespace: Namespace) -> Callable[P, T]:
-        return self._method(namespace, namespace._drive)
+        return self._method(namespace, lambda program: drive(program, namespace._perform))
 
 
 class awaited(_Form[P, Coroutine[Any, Any, T]], Generic[P, T]):
@@ -172,7 +190,7 @@ class awaited(_Form[P, Coroutine[Any, Any, T]], Generic[P, T]):
         # Not ``_method``, because this has to be a coroutine function.
         @functools.wraps(MethodType(self.program, namespace))
         async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            result: T = await namespace._adrive(namespace._begin(self.program, args, kwargs))
+            result: T = await adrive(namespace._begin(self.program, args, kwargs), namespace._aperform)
             return result
 
         return call

@@ -12,7 +12,7 @@ not, like asyncio's ``CancelledError``: a loop that continues after errors must 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.engine.names import check_name
@@ -96,11 +96,28 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """The handler made other steps than the job has recorded: the job waits for code that fits them. It has not failed.
+
+    ``steps`` are both sequences side by side. The worker sets the rest: ``delay``, the seconds until the job is a dead
+    letter (None: now), when it was held first, and the fingerprints of the code that did not fit.
+    """
+
+    code: str
+    message: str
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    delay: float | None = None
+    since: str | None = None
+    tried: list[str] = field(default_factory=list)
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """The handler's own transaction has committed the job's success: there is nothing to settle."""
 
 
-Outcome = Succeeded | Failed | Crashed | Snoozed | Cancelled | Paused
+Outcome = Succeeded | Failed | Crashed | Snoozed | Cancelled | Paused | Held
 
 
 def outcome_label(outcome: Outcome | Settled | None) -> str:
@@ -118,6 +135,8 @@ def outcome_label(outcome: Outcome | Settled | None) -> str:
             return "cancelled"
         case Paused():
             return "waiting"
+        case Held():
+            return "held"
         case _:
             return "stopped"
 

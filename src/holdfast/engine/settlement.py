@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, assert_never
 
 from holdfast.engine.job import Claim
-from holdfast.engine.outcome import PLAIN_SUCCESS, Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
+from holdfast.engine.outcome import PLAIN_SUCCESS, Cancelled, Crashed, Failed, Held, Outcome, Paused, Snoozed, Succeeded
 from holdfast.engine.payload import safe_text
 from holdfast.engine.retry import PATIENT, Backoff
 from holdfast.errors import InvalidInput, InvalidSetting
@@ -63,7 +63,7 @@ def fingerprint(kind: str, code: str, message: str, frame: str | None = None) ->
     return hashlib.sha256(parts.encode()).hexdigest()[:LENGTH]
 
 
-Ending = Literal["succeeded", "retry", "bury", "fail", "crash", "snooze", "cancel", "pause", "ask"]
+Ending = Literal["succeeded", "retry", "dead_letter", "fail", "crash", "snooze", "cancel", "pause", "ask"]
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 16_000
@@ -74,7 +74,7 @@ MOST_SPREAD = 60.0
 @dataclass(slots=True)
 class Settlement:
     """The complete end of one attempt. The store only counts: a ``crash`` within the job's limit of crashes is retried
-    after ``delay``, one beyond it makes the job a dead letter, as with the reaper."""
+    after ``delay``, one beyond it makes the job a dead letter, as with recovery."""
 
     id: str
     attempt: int
@@ -116,6 +116,12 @@ def _decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
             return _waiting(claim, pause, steps)
         case Failed():
             return _after_failure(claim, outcome, random01)
+        case Held(code, message, steps, delay):
+            if delay is None:
+                return _after_failure(claim, Failed(code, message, final=True), random01)
+            mismatch: dict[str, Any] = {"code": code, "message": safe_text(message, MESSAGE_LIMIT), "steps": steps}
+            mismatch |= {"since": outcome.since, "tried": outcome.tried}
+            return Settlement(claim.id, claim.attempt, "snooze", delay=_bounded(delay), note={"mismatch": mismatch})
         case Crashed(code, message, note):
             code, message = safe_text(code, 100), safe_text(message, MESSAGE_LIMIT)
             # With a delay: a job that ran out of memory would do so again if it were retried at once.
@@ -169,7 +175,7 @@ def _after_failure(claim: Claim, failure: Failed, random01: float) -> Settlement
     # The fingerprint is computed here, because only the worker knows the location in the user's code.
     frame = None if failure.frame is None else safe_text(failure.frame, 200)
     group = {"fingerprint": fingerprint(claim.kind, code, message, frame)} | ({"frame": frame} if frame else {})
-    return Settlement(claim.id, claim.attempt, "bury", code=code, message=message, note=note | group)
+    return Settlement(claim.id, claim.attempt, "dead_letter", code=code, message=message, note=note | group)
 
 
 def _note(failure: Failed) -> dict[str, Any]:

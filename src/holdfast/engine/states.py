@@ -59,7 +59,7 @@ class EventType(StrEnum):
     TAKE = "take"
     START = "start"
     RELEASE = "release"
-    LAPSE = "lapse"
+    LEASE_EXPIRED = "lease_expired"
     CRASH = "crash"
     SUCCEED = "succeed"
     FAIL = "fail"
@@ -69,7 +69,7 @@ class EventType(StrEnum):
     DENY = "deny"
     EXPIRE = "expire"
     RETRY = "retry"
-    BURY = "bury"
+    DEAD_LETTER = "dead_letter"
     DUE = "due"
     REDRIVE = "redrive"
     DISCARD = "discard"
@@ -95,11 +95,11 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(S.QUEUED, V.EXPIRE, S.FAILED),
     Transition(S.LEASED, V.START, S.IN_PROGRESS),
     Transition(S.LEASED, V.RELEASE, S.QUEUED),
-    Transition(S.LEASED, V.LAPSE, S.QUEUED),
+    Transition(S.LEASED, V.LEASE_EXPIRED, S.QUEUED),
     Transition(S.LEASED, V.EXPIRE, S.FAILED),
     Transition(S.IN_PROGRESS, V.SUCCEED, S.SUCCEEDED),
     Transition(S.IN_PROGRESS, V.FAIL, S.FAILED),
-    Transition(S.IN_PROGRESS, V.LAPSE, S.FAILED),
+    Transition(S.IN_PROGRESS, V.LEASE_EXPIRED, S.FAILED),
     Transition(S.IN_PROGRESS, V.CRASH, S.FAILED),
     Transition(S.IN_PROGRESS, V.ASK, S.WAITING_FOR_APPROVAL),
     Transition(S.IN_PROGRESS, V.SNOOZE, S.RETRY_WAITING),
@@ -110,7 +110,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(S.WAITING_FOR_APPROVAL, V.DENY, S.QUEUED),
     Transition(S.WAITING_FOR_APPROVAL, V.EXPIRE, S.QUEUED),
     Transition(S.FAILED, V.RETRY, S.RETRY_WAITING),
-    Transition(S.FAILED, V.BURY, S.DEAD_LETTER),
+    Transition(S.FAILED, V.DEAD_LETTER, S.DEAD_LETTER),
     Transition(S.RETRY_WAITING, V.DUE, S.QUEUED),
     Transition(S.RETRY_WAITING, V.EXPIRE, S.FAILED),
     Transition(S.RETRY_WAITING, V.RESCHEDULE, S.QUEUED),
@@ -130,6 +130,11 @@ PAIRS: frozenset[tuple[State | None, State]] = frozenset(
     (t.source, t.target) for t in TRANSITIONS if t.source != t.target
 )
 _STEPS = frozenset(TRANSITIONS)
+
+
+def targets(source: State) -> list[State]:
+    """The other states that a job can reach from this one, in the order of the table."""
+    return list(dict.fromkeys(t.target for t in TRANSITIONS if t.source is source and t.target is not source))
 
 
 def is_legal(source: State | None, target: State) -> bool:

@@ -7,6 +7,7 @@ code has changed and no recorded result can be trusted: ``Script`` raises ``Step
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -24,8 +25,21 @@ MATCH_LIMIT: Final = 500
 NAME_LIMIT: Final = 200
 NO_LIMIT: Final = timedelta(days=99 * 365)
 """A wait without a limit is stored as due in a hundred years, so a time beyond this means no limit."""
+COMPARED: Final = 20
+"""Calls that are shown side by side when the recorded ones differ from those of the code."""
 BEFORE_ALL: Final = 0
 """The position of the approval before the handler: the calls of the handler begin at 1."""
+
+FORK_TAG: Final = "fork:"
+"""The tag of a forked job, followed by the id of the job that it was forked from. It has steps before its first
+attempt."""
+
+_FORKED: Final = re.compile(rf"{FORK_TAG}[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")
+
+
+def origin_of(tags: Sequence[str]) -> str | None:
+    """The job that a job with these tags was forked from."""
+    return next((tag.removeprefix(FORK_TAG) for tag in tags if _FORKED.fullmatch(tag)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +162,7 @@ class Script:
         self._uses: dict[str, int] = {}
         self._named: set[int] = set()
         self._decisions: dict[int, Step] = {}
+        self._called: dict[int, str] = {}
 
     def remember(self, steps: Sequence[Step]) -> None:
         self._recorded = {step.n: step for step in steps}
@@ -188,12 +203,15 @@ class Script:
         """The recorded step at this position. Raises ``StepsChanged`` if it was another call, or an approval of another
         question: ``content_hash`` is the hash of this one."""
         step = self._recorded.get(n)
+        self._called[n] = f"{kind} {name}"
         if step is not None and (step.name, step.kind) != (name, kind):
-            raise StepsChanged(
+            changed = StepsChanged(
                 f"job {self._job_id}: durable call {n} was {step.kind} {step.name!r} and is now {kind} {name!r}: "
                 "the handler's code changed after the job started",
                 fix="Restore the old order, or branch with ctx.patched(…).",
             )
+            changed.steps = self._compared(n)
+            raise changed
         if step is not None and kind == "approval" and step.over:
             if step.value["content_hash"] != content_hash:
                 raise StepsChanged(
@@ -203,6 +221,19 @@ class Script:
                 )
             self._decisions.pop(n, None)
         return step
+
+    def _compared(self, n: int) -> tuple[dict[str, Any], ...]:
+        """The calls around call ``n``: as they were recorded, and as this attempt has made them."""
+        numbers = sorted({*self._recorded, *self._called} - {BEFORE_ALL})
+        first = max(0, numbers.index(n) - COMPARED // 2)
+        return tuple(
+            {
+                "n": number,
+                "recorded": None if (step := self._recorded.get(number)) is None else f"{step.kind} {step.name}",
+                "called": self._called.get(number),
+            }
+            for number in numbers[first : first + COMPARED]
+        )
 
     def not_asked(self, before: int | None = None) -> StepsChanged | None:
         """The error of a recorded decision before this position (or at any) that the handler has not asked for."""
@@ -218,17 +249,20 @@ class Script:
             code="approval_not_asked",
         )
 
-    def patched(self, name: str) -> bool:
+    def patched(self, name: str, retired: bool = False) -> bool:
         """Whether this attempt takes the new path. A job that passed this position with the old code stays on the old
-        path."""
+        path. ``retired``: there is no old path any more, and jobs that have not recorded the patch do not record it."""
         n = self._following()
         step = self._recorded.get(n)
+        if retired and (step is None or (step.name, step.kind) != (name, "patch")):
+            return True
         if step is not None:
             if (step.name, step.kind) != (name, "patch"):
                 return False
         elif n < self._last_recorded:
             return False
         self.next_position()
+        self._called[n] = f"patch {name}"
         if step is None:
             self.defer(StepEntry(n, name, "patch"))
         return True

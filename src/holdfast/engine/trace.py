@@ -1,7 +1,7 @@
 """W3C trace context: the trace of a job, and the span that caused the job.
 
 The trace of the producer is stored with the job as a tag, ``trace:<traceparent>`` (and ``tracestate:…``). The tag is
-not indexed: it is part of the claim, is copied with the job, and costs nothing if there is none (docs/adr/0030). A
+not indexed: it is part of the claim, is copied with the job, and costs nothing if there is none (docs/adr/0024). A
 malformed header counts as no trace, never as an error. The trace of a job without such a tag is derived from its id
 (``Trace.of_job``), so every execution has a trace id and nothing more is stored.
 """

@@ -21,6 +21,8 @@ FEATURES = (
     "archives",
     "health",
     "workers",
+    "versions",
+    "restores",
 )
 """Every feature, in the order in which its SQL is installed. In a database that fires the triggers of a table in the
 order of their creation, this order also decides which trigger fires first."""

@@ -6,107 +6,24 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
+from holdfast import config
 from holdfast.engine.redaction import shown_url
 from holdfast.engine.retry import whole
 from holdfast.errors import InvalidSetting
 from holdfast.stores.application_pool import check_sqlite
-from holdfast.stores.port import MOST_CONNECTIONS, POOL_SIZE, Database
+from holdfast.stores.port import MOST_CONNECTIONS, POOL_SIZE
 
 if TYPE_CHECKING:
-    from holdfast.features.agents.store import AgentStore, ExecutorStore
-    from holdfast.features.approvals.store import ApprovalStore
-    from holdfast.features.archives.store import ArchiveStore
-    from holdfast.features.attempts.store import AttemptStore
-    from holdfast.features.audit.store import AuditStore
-    from holdfast.features.connectors.store import ConnectorStore
-    from holdfast.features.dead_letters.store import DeadLetterStore, OperationStore
-    from holdfast.features.events.store import ConsumerStore, SubscriptionStore
-    from holdfast.features.health.store import HealthStore
-    from holdfast.features.limits.store import LimitStore, PauseStore, QueueStore, ReservationStore
-    from holdfast.features.payloads.store import PayloadRuleStore
-    from holdfast.features.registry.store import EventTypeStore, KindStore, PolicyStore
-    from holdfast.features.retention.store import RetentionStore, UsageStore
-    from holdfast.features.schedules.store import ScheduleStore, TemplateStore
-    from holdfast.features.tenants.store import TenantStore
-    from holdfast.features.tokens.store import TokenStore
-    from holdfast.features.webhooks.store import WebhookStore
-    from holdfast.features.workflows.store import WorkflowStore
+    from holdfast.features.postgres import PostgresStore
+    from holdfast.features.sqlite import SqliteStore
     from holdfast.stores.application_pool import ApplicationPool
-    from holdfast.stores.port import ClockStore, JobStore, LeaseStore, LedgerStore, StepStore
 
 
-class Store(Database, Protocol):
-    """Operations return flows, which the store runs. The tenant ``*`` means every tenant, if the caller has that
-    right."""
-
-    @property
-    def jobs(self) -> JobStore: ...
-    @property
-    def clock(self) -> ClockStore: ...
-    @property
-    def leases(self) -> LeaseStore: ...
-    @property
-    def steps(self) -> StepStore: ...
-    @property
-    def attempts(self) -> AttemptStore: ...
-    @property
-    def ledger(self) -> LedgerStore: ...
-    @property
-    def subscriptions(self) -> SubscriptionStore: ...
-    @property
-    def consumers(self) -> ConsumerStore: ...
-    @property
-    def approvals(self) -> ApprovalStore: ...
-    @property
-    def agents(self) -> AgentStore: ...
-    @property
-    def executors(self) -> ExecutorStore: ...
-    @property
-    def kinds(self) -> KindStore: ...
-    @property
-    def event_types(self) -> EventTypeStore: ...
-    @property
-    def policies(self) -> PolicyStore: ...
-    @property
-    def limits(self) -> LimitStore: ...
-    @property
-    def pauses(self) -> PauseStore: ...
-    @property
-    def reservations(self) -> ReservationStore: ...
-    @property
-    def queues(self) -> QueueStore: ...
-    @property
-    def tenants(self) -> TenantStore: ...
-    @property
-    def payload_rules(self) -> PayloadRuleStore: ...
-    @property
-    def templates(self) -> TemplateStore: ...
-    @property
-    def schedules(self) -> ScheduleStore: ...
-    @property
-    def workflows(self) -> WorkflowStore: ...
-    @property
-    def dead_letters(self) -> DeadLetterStore: ...
-    @property
-    def operations(self) -> OperationStore: ...
-    @property
-    def archives(self) -> ArchiveStore: ...
-    @property
-    def retention(self) -> RetentionStore: ...
-    @property
-    def usage(self) -> UsageStore: ...
-    @property
-    def audit(self) -> AuditStore: ...
-    @property
-    def tokens(self) -> TokenStore: ...
-    @property
-    def connectors(self) -> ConnectorStore: ...
-    @property
-    def webhooks(self) -> WebhookStore: ...
-    @property
-    def health(self) -> HealthStore: ...
+Store: TypeAlias = "PostgresStore | SqliteStore"
+"""A database with one attribute per namespace of operations. These return flows, which the store runs. The tenant ``*``
+means every tenant, if the caller has that right."""
 
 
 _substitutes: dict[str, Store] = {}
@@ -163,7 +80,10 @@ def open_store(
         from holdfast.features.postgres import ANSWER_WITHIN, PostgresStore
 
         within = answer_within or ANSWER_WITHIN
-        return PostgresStore(url, schema=schema, pool_size=pool_size, answer_within=within, pool=pool)
+        store = PostgresStore(url, schema=schema, pool_size=pool_size, answer_within=within, pool=pool)
+        if standby := config.read_url():
+            store.read_from(standby)
+        return store
     raise _not_a_url(url)
 
 

@@ -17,10 +17,12 @@ from holdfast.features.health.snapshot import PostgresHealth
 from holdfast.features.limits.store import PostgresLimits, PostgresPauses, PostgresQueues, PostgresReservations
 from holdfast.features.payloads.store import PostgresPayloadRules
 from holdfast.features.registry.store import PostgresEventTypes, PostgresKinds, PostgresPolicies
+from holdfast.features.restores.store import PostgresRestores
 from holdfast.features.retention.store import PostgresRetention, PostgresUsage
 from holdfast.features.schedules.store import PostgresSchedules, PostgresTemplates
 from holdfast.features.tenants.store import PostgresTenants
 from holdfast.features.tokens.store import PostgresTokens
+from holdfast.features.versions.store import PostgresVersions
 from holdfast.features.webhooks.store import PostgresWebhooks
 from holdfast.features.workflows.store import PostgresWorkflows
 from holdfast.stores.postgres.base import PostgresClock
@@ -81,4 +83,6 @@ class PostgresStore(PostgresDatabase):
         self.usage = PostgresUsage(schema)
         self.audit = PostgresAudit(schema)
         self.tokens = PostgresTokens(schema)
-        self.health = PostgresHealth(schema, self.pauses, self.consumers, self.subscriptions)
+        self.restores = PostgresRestores(schema)
+        self.versions = PostgresVersions(schema)
+        self.health = PostgresHealth(schema, self.pauses, self.consumers, self.subscriptions, self.versions)

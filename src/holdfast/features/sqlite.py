@@ -12,13 +12,16 @@ from holdfast.features.connectors.store import SqliteConnectors
 from holdfast.features.dead_letters.sqlite import SqliteDeadLetters, SqliteOperations
 from holdfast.features.events.sqlite import SqliteConsumers, SqliteSubscriptions
 from holdfast.features.health.snapshot import SqliteHealth
-from holdfast.features.limits.sqlite import SqliteLimits, SqlitePauses, SqliteQueues, SqliteReservations
+from holdfast.features.limits.sqlite import SqliteLimits, SqlitePauses, SqliteQueues
+from holdfast.features.limits.store import SqliteReservations
 from holdfast.features.payloads.store import SqlitePayloadRules
 from holdfast.features.registry.store import SqliteEventTypes, SqliteKinds, SqlitePolicies
+from holdfast.features.restores.store import SqliteRestores
 from holdfast.features.retention.sqlite import SqliteRetention, SqliteUsage
 from holdfast.features.schedules.sqlite import SqliteSchedules, SqliteTemplates
 from holdfast.features.tenants.store import SqliteTenants
 from holdfast.features.tokens.store import SqliteTokens
+from holdfast.features.versions.store import SqliteVersions
 from holdfast.features.webhooks.store import SqliteWebhooks
 from holdfast.features.workflows.sqlite import SqliteWorkflows
 from holdfast.stores.sqlite.base import SqliteClock
@@ -64,4 +67,6 @@ class SqliteStore(SqliteDatabase):
         self.usage = SqliteUsage()
         self.audit = SqliteAudit()
         self.tokens = SqliteTokens()
-        self.health = SqliteHealth(self.pauses, self.consumers, self.subscriptions)
+        self.restores = SqliteRestores()
+        self.versions = SqliteVersions()
+        self.health = SqliteHealth(self.pauses, self.consumers, self.subscriptions, self.versions)

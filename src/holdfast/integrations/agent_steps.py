@@ -5,29 +5,32 @@ Here "agent" means an AI agent. ``app.agents`` is something else: named owners o
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypedDict, get_type_hints
+from functools import partial
+from typing import Any, Final, Self, TypedDict, Unpack, get_type_hints
 
 from holdfast.app import App
 from holdfast.app.declarations import JobOptions
 from holdfast.context import Context, current
 from holdfast.engine.hints import check_options
+from holdfast.engine.operation import Program
 from holdfast.engine.outcome import Reject
 from holdfast.engine.retry import Retry
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidPayload, InvalidSetting
+from holdfast.features.jobs.handle import Handle
 from holdfast.features.retention.model import check_cost
-from holdfast.kind import Kind
+from holdfast.kind import Kind, Options
 from holdfast.steps.approvals import ApprovalOptions, Decision, question
 from holdfast.steps.driver import running
+from holdfast.stores.namespace import StoreNamespace, call
 
-MODEL_RETRY: Final = Retry(max_attempts=3)
-MODEL_TIMEOUT: Final = 600.0
-MESSAGES: Final = "messages"
+_MESSAGES: Final = "messages"
 """Name of the checkpoint with the messages of a run."""
 SUMMARY_SHOWN: Final = 500
 NAME_LIMIT: Final = 180
@@ -43,6 +46,11 @@ class StepOptions(TypedDict, total=False):
 
     retry: Retry
     timeout: Duration
+
+
+def model_options(given: StepOptions | None) -> StepOptions:
+    """The options of model requests, with their defaults."""
+    return {"retry": Retry(max_attempts=3), "timeout": 600.0, **(given or {})}
 
 
 def check_agent_name(name: str | None) -> str:
@@ -104,6 +112,47 @@ def declare_agent(app: App, name: str, handler: Callable[..., Any], options: Job
             error.fix = "Give each agent its own name: it is the name of its kind of job."
         raise
     return kind
+
+
+class AgentJobs(StoreNamespace):
+    """An agent as a kind of job. Each SDK has its own ``enqueue`` and ``messages``, with the types of that SDK."""
+
+    kind: Kind[..., Any]
+    _app: App
+
+    def using(self, **options: Unpack[Options]) -> Self:
+        """Return the agent with other options for its jobs: ``support.using(tenant="acme", key="ticket-7")``."""
+        other = copy.copy(self)
+        other.kind = self.kind.using(**options)
+        return other
+
+    def _enqueue(self, prompt: Any, **inputs: Any) -> Program[Handle[Any]]:
+        given = {name: value for name, value in inputs.items() if value is not None}
+        return (
+            yield from call(partial(self.kind.enqueue, prompt, **given), partial(self.kind.aenqueue, prompt, **given))
+        )
+
+    def _messages(self, job_id: str, tenant: str | None) -> Program[list[Any]]:
+        handle = self._app.jobs.handle(job_id, tenant=tenant)
+        checkpoints = yield from call(handle.checkpoints, handle.acheckpoints)
+        messages: list[Any] = checkpoints.get(_MESSAGES, [])
+        return messages
+
+
+async def save_messages(context: Context, messages: Any) -> None:
+    """Store the messages of a run that has ended, for ``AgentJobs._messages``."""
+    try:
+        await context.checkpoint.save(messages, _MESSAGES)
+    except InvalidPayload as error:
+        context.log.warning("The messages of this run were not stored: %s", error.message)
+
+
+async def made(make: Callable[[Any], Any] | None, value: Any) -> Any:
+    """Return what the worker makes of a value that the job was enqueued with; without ``make``, the value."""
+    if make is None:
+        return value
+    result = make(value)
+    return await result if inspect.isawaitable(result) else result
 
 
 def first_parameter(function: Callable[..., Any]) -> Any:
@@ -208,7 +257,7 @@ async def recorded_model_request(
         made = True
         return {_VALUE: value, _COST: check_cost(cost)}
 
-    recorded = await context.step_options(**_step_options(options)).step(name, request_model)
+    recorded = await context.step_options(**options).step(name, request_model)
     cost = _cost(recorded)
     spending.add(agent, cost)
     if made and cost:
@@ -225,7 +274,7 @@ async def recorded_call(
         return {_VALUE: await call()}
 
     try:
-        recorded = await context.step_options(**_step_options(options), unordered=True).step(name, call_tool)
+        recorded = await context.step_options(**options, unordered=True).step(name, call_tool)
     except (InvalidPayload, InvalidSetting) as error:
         if isinstance(error, InvalidSetting) and error.code != "no_artifact_store":
             raise
@@ -240,13 +289,6 @@ def output_not_json(name: str, why: str) -> Reject:
         f"The result of {name!r} cannot be recorded: {why}. Return JSON, a pydantic model or a dataclass of at most"
         " 1 MiB; put larger data into a file or an object store and return its address.",
     )
-
-
-def _step_options(options: StepOptions) -> StepOptions:
-    unknown = options.keys() - StepOptions.__annotations__.keys()
-    if unknown:
-        raise InvalidSetting(f"unknown step options: {', '.join(sorted(unknown))}", code="unknown_option")
-    return options
 
 
 async def approve_tool_call(

@@ -16,11 +16,10 @@ from typing import Annotated, Any
 
 from holdfast.app import App
 from holdfast.errors import needs_extra
-from holdfast.integrations.web_host import IDENTITY, by_scope, identity
+from holdfast.integrations.web_host import IDENTITY, METHODS, OPEN, by_scope, identity
 
 with needs_extra("FastAPI's integration", "fastapi"):
     from fastapi import APIRouter, Depends, FastAPI, Request, Response
-    from starlette.requests import HTTPConnection
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from holdfast.integrations import starlette
@@ -29,16 +28,7 @@ with needs_extra("FastAPI's integration", "fastapi"):
 
 __all__ = ["Holdfast", "Identity", "JobsDep", "identity", "jobs_of", "session_jobs"]
 
-METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-OPEN = ("/static/{rest:path}", "/decide/{rest:path}", "/api/v1/approvals/by-token/{rest:path}", "/livez", "/readyz")
-"""Paths that need no login: static files, health checks, and links to approvals, which contain a token."""
-
-
-def _jobs(connection: HTTPConnection) -> App:
-    return jobs_of(connection)
-
-
-JobsDep = Annotated[App, Depends(_jobs)]
+JobsDep = Annotated[App, Depends(jobs_of)]
 """A dependency that provides the app: ``async def order(jobs: JobsDep)``."""
 
 
@@ -67,7 +57,8 @@ class Holdfast(starlette.Holdfast):
             return _Forward(service, path)
 
         for open_path in OPEN:
-            site.add_api_route(f"{path}{open_path}", forward, methods=METHODS, include_in_schema=False)
+            below = "{rest:path}" if open_path.endswith("/") else ""
+            site.add_api_route(f"{path}/{open_path}{below}", forward, methods=METHODS, include_in_schema=False)
         site.add_api_route(f"{path}/{{rest:path}}", forward_identified, methods=METHODS, include_in_schema=False)
 
 

@@ -17,8 +17,9 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.app import App
+from holdfast.app.internals import session_of
 from holdfast.errors import InvalidSetting, needs_extra
-from holdfast.integrations.web_host import IDENTITY, Hosted, background_worker, by_scope, identity
+from holdfast.integrations.web_host import IDENTITY, METHODS, OPEN, Hosted, background_worker, by_scope, identity
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.startup import retry_briefly, until_reachable
 
@@ -38,9 +39,6 @@ __all__ = ["Holdfast", "background_worker", "current_jobs", "identity"]
 
 KEY = "holdfast"
 LEVELS = ["debug", "info", "warning", "error"]
-METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-OPEN = ("static/", "decide/", "api/v1/approvals/by-token/", "livez", "readyz")
-"""Paths that need no login: static files, health checks, and links to approvals, which contain a token."""
 
 
 def _current() -> App:
@@ -71,7 +69,7 @@ class Holdfast(Hosted):
         site.extensions[KEY] = self
         # Before a view opens a transaction, in which the tables of a new SQLite file cannot be created. The service
         # checks those in PostgreSQL when it starts: other views may not need them.
-        site.before_request(lambda: retry_briefly(self.app._session.make_ready))
+        site.before_request(lambda: retry_briefly(session_of(self.app).make_ready))
         site.cli.add_command(self._commands())
 
     def mount(self, site: Flask, path: str, *, identity: Callable[[], Identity | None], dashboard: bool = True) -> None:
@@ -113,6 +111,7 @@ class Holdfast(Hosted):
 
 
 def _work(app: App, queues: tuple[str, ...], concurrency: int, burst: bool, log_level: str) -> None:
+    session = session_of(app)
     from holdfast.cli import options, output
     from holdfast.cli.run_worker import run_to_end, serve
 
@@ -120,7 +119,7 @@ def _work(app: App, queues: tuple[str, ...], concurrency: int, burst: bool, log_
     names, weights = options.queues_of(",".join(queues) or options.ALL_QUEUES)
     settings = WorkerOptions(queues=names, weights=weights, concurrency=concurrency, burst=burst)
     if not burst:
-        until_reachable(app._session.make_ready, app._store)
+        until_reachable(session.make_ready, session.store)
     run_to_end(serve(app, settings, tell=output.say))
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
@@ -20,17 +19,16 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from holdfast.app import App
 from holdfast.app.declarations import JobOptions
+from holdfast.app.internals import session_of
 from holdfast.context import Context
 from holdfast.engine.hints import check_options
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.outcome import Reject
 from holdfast.engine.units import Duration
-from holdfast.errors import InvalidPayload, InvalidSetting
+from holdfast.errors import InvalidSetting
 from holdfast.features.jobs.handle import Handle
 from holdfast.integrations.agent_steps import (
-    MESSAGES,
-    MODEL_RETRY,
-    MODEL_TIMEOUT,
+    AgentJobs,
     StepOptions,
     approve_tool_call,
     check_agent,
@@ -41,14 +39,15 @@ from holdfast.integrations.agent_steps import (
     durable_context,
     extras,
     first_parameter,
+    made,
+    model_options,
     output_not_json,
     recorded_call,
     recorded_model_request,
+    save_messages,
     short_name,
 )
-from holdfast.kind import Kind, Options
 from holdfast.steps.approvals import ApprovalOptions
-from holdfast.stores.namespace import StoreNamespace, call
 
 try:
     from agents import (
@@ -280,7 +279,7 @@ def _check_tools(agent: Agent[Any], tools: Mapping[str, ToolOptions]) -> None:
         )
 
 
-class HoldfastAgent(StoreNamespace, Generic[C]):
+class HoldfastAgent(AgentJobs, Generic[C]):
     """Runs an agent of the OpenAI Agents SDK as a kind of job: ``HoldfastAgent(agent, app).enqueue("Refund order 7")``.
 
     The kind has the name of the agent, and the result of the job is the final output. Raises ``InvalidSetting`` for an
@@ -295,8 +294,6 @@ class HoldfastAgent(StoreNamespace, Generic[C]):
 
     The other options are those of ``@app.job``.
     """
-
-    kind: Kind[..., Any]
 
     def __init__(
         self,
@@ -319,14 +316,14 @@ class HoldfastAgent(StoreNamespace, Generic[C]):
         _check_tools(agent, tools or {})
         settings = _Settings(
             agent=agent.name,
-            model={"retry": MODEL_RETRY, "timeout": MODEL_TIMEOUT, **(model or {})},
+            model=model_options(model),
             tool=tool or {},
             tools=tools or {},
             approval=approval or {},
             price=price,
             budget=check_budget(budget),
         )
-        super().__init__(app._session)
+        super().__init__(session_of(app))
         self._app = app
         self._settings = settings
         self._make_context = context
@@ -343,34 +340,21 @@ class HoldfastAgent(StoreNamespace, Generic[C]):
     @operation
     def enqueue(self, input: str | list[TResponseInputItem], *, context: Any = None) -> Program[Handle[Any]]:
         """Start a run: enqueue its job and return the handle."""
-        options = {} if context is None else {"context": context}
-        blocking = partial(self.kind.enqueue, input, **options)
-        return (yield from call(blocking, partial(self.kind.aenqueue, input, **options)))
+        return (yield from self._enqueue(input, context=context))
 
     aenqueue = awaited(enqueue)
-
-    def using(self, **options: Unpack[Options]) -> HoldfastAgent[C]:
-        """Return the agent with other options for its jobs: ``support.using(tenant="acme", key="ticket-7")``."""
-        other = copy.copy(self)
-        other.kind = self.kind.using(**options)
-        return other
 
     @operation
     def messages(self, job_id: str, *, tenant: str | None = None) -> Program[list[TResponseInputItem]]:
         """Return the items of a run that has ended, to continue the conversation: ``enqueue([*items, question])``."""
-        handle = self._app.jobs.handle(job_id, tenant=tenant)
-        items: list[TResponseInputItem] = (yield from call(handle.checkpoints, handle.acheckpoints)).get(MESSAGES, [])
-        return items
+        return (yield from self._messages(job_id, tenant))
 
     amessages = awaited(messages)
 
     def _handler(self) -> Callable[..., Any]:
         async def run(ctx: Context, input: Any, context: Any = None) -> Any:
-            if self._make_context is not None:
-                result = self._make_context(context)
-                context = await result if inspect.isawaitable(result) else result
             try:
-                return await self._run(ctx, input, context)
+                return await self._run(ctx, input, await made(self._make_context, context))
             except MaxTurnsExceeded as error:
                 raise Reject("agent_budget_exceeded", f"Agent {self._settings.agent!r}: {error}") from error
             except UserError as error:
@@ -393,10 +377,7 @@ class HoldfastAgent(StoreNamespace, Generic[C]):
                 else:
                     state.reject(item, rejection_message=refusal)
             result = await Runner.run(self._agent, state, run_config=self._config)
-        try:
-            await ctx.checkpoint.save(to_jsonable_python(result.to_input_list()), MESSAGES)
-        except InvalidPayload as error:
-            ctx.log.warning("The messages of this run were not stored: %s", error.message)
+        await save_messages(ctx, to_jsonable_python(result.to_input_list()))
         return result.final_output
 
     async def _refusal(self, ctx: Context, item: ToolApprovalItem) -> str | None:
@@ -404,12 +385,9 @@ class HoldfastAgent(StoreNamespace, Generic[C]):
         raw: Any = item.raw_item if isinstance(item.raw_item, dict) else item.raw_item.model_dump()
         name, call_id = item.tool_name or "tool", str(raw.get("call_id") or raw.get("id"))
         arguments = json.loads(raw.get("arguments") or "{}")
-        tool: FunctionTool | None = None
-        for candidate in getattr(item.agent, "tools", []):
-            if isinstance(candidate, FunctionTool) and candidate.name == name:
-                tool = candidate
+        tools = (each for each in getattr(item.agent, "tools", []) if isinstance(each, FunctionTool))
+        schema = next((tool.params_json_schema for tool in tools if tool.name == name), None)
         options: ApprovalOptions = {**self._settings.approval, **self._settings.tools.get(name, {}).get("approval", {})}
-        schema = None if tool is None else tool.params_json_schema
         about = {"tool_call_id": call_id}
         decision, allowed = await approve_tool_call(ctx, self._settings.agent, name, arguments, schema, options, about)
         if not decision.approved:

@@ -9,32 +9,32 @@ you run in your own handler. Outside a job it has no effect.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, Generic, TypeVar, Union, Unpack
 
 from holdfast.app import App
 from holdfast.app.declarations import JobOptions
+from holdfast.app.internals import session_of
 from holdfast.context import Context
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.outcome import Reject
 from holdfast.engine.units import Duration
-from holdfast.errors import InvalidPayload, InvalidSetting
+from holdfast.errors import InvalidSetting
 from holdfast.features.jobs.handle import Handle
 from holdfast.integrations.agent_steps import (
-    MESSAGES,
+    AgentJobs,
     StepOptions,
     check_agent,
     check_agent_name,
     declare_agent,
     first_parameter,
+    made,
     output_not_json,
+    save_messages,
 )
 from holdfast.integrations.pydantic_ai_steps import TOOL_RESULT, HoldfastDurability, Price, dollars, tokens
-from holdfast.kind import Kind, Options
+from holdfast.kind import Kind
 from holdfast.steps.approvals import ApprovalOptions
-from holdfast.stores.namespace import StoreNamespace, call
 
 try:
     from pydantic import TypeAdapter
@@ -58,7 +58,7 @@ OutputT = TypeVar("OutputT")
 """Output of an agent."""
 
 
-class HoldfastAgent(StoreNamespace, Generic[D, OutputT]):
+class HoldfastAgent(AgentJobs, Generic[D, OutputT]):
     """Runs a Pydantic AI agent as a kind of job: ``HoldfastAgent(agent, app).enqueue("Refund order 7")``.
 
     The kind has the name of the agent, and the result of the job is the output of the run. Raises ``InvalidSetting``
@@ -89,7 +89,7 @@ class HoldfastAgent(StoreNamespace, Generic[D, OutputT]):
     ) -> None:
         check_agent(HoldfastAgent, agent, AbstractAgent, options)
         name = check_agent_name(agent.name)
-        super().__init__(app._session)
+        super().__init__(session_of(app))
         self.agent = agent
         self._app = app
         self._make_deps = deps
@@ -132,35 +132,21 @@ class HoldfastAgent(StoreNamespace, Generic[D, OutputT]):
         message_history: Sequence[ModelMessage] | None = None,
     ) -> Program[Handle[OutputT]]:
         """Start a run: enqueue its job and return the handle. ``deps`` must fit the agent's ``deps_type``."""
-        options: dict[str, Any] = {} if deps is None else {"deps": deps}
-        if message_history is not None:
-            options["message_history"] = [*message_history]
-        blocking = partial(self.kind.enqueue, prompt, **options)
-        return (yield from call(blocking, partial(self.kind.aenqueue, prompt, **options)))
+        history = None if message_history is None else [*message_history]
+        return (yield from self._enqueue(prompt, deps=deps, message_history=history))
 
     aenqueue = awaited(enqueue)
-
-    def using(self, **options: Unpack[Options]) -> HoldfastAgent[D, OutputT]:
-        """Return the agent with other options for its jobs: ``support.using(tenant="acme", key="ticket-7")``."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, kind=self.kind.using(**options))
-        return other
 
     @operation
     def messages(self, job_id: str, *, tenant: str | None = None) -> Program[list[ModelMessage]]:
         """Return the messages of a run that has ended, to continue it: ``enqueue(…, message_history=…)``."""
-        handle = self._app.jobs.handle(job_id, tenant=tenant)
-        checkpoints = yield from call(handle.checkpoints, handle.acheckpoints)
-        return ModelMessagesTypeAdapter.validate_python(checkpoints.get(MESSAGES, []))
+        return ModelMessagesTypeAdapter.validate_python((yield from self._messages(job_id, tenant)))
 
     amessages = awaited(messages)
 
     def _handler(self) -> Callable[..., Any]:
         async def run(ctx: Context, prompt: Any, deps: Any = None, message_history: Any = None) -> Any:
-            if self._make_deps is not None:
-                result = self._make_deps(deps)
-                deps = await result if inspect.isawaitable(result) else result
-            return await self._run(ctx, prompt, deps, message_history)
+            return await self._run(ctx, prompt, await made(self._make_deps, deps), message_history)
 
         # Types, not names: the payload and the result are checked against them.
         run.__annotations__ = {
@@ -182,11 +168,7 @@ class HoldfastAgent(StoreNamespace, Generic[D, OutputT]):
             raise Reject("agent_budget_exceeded", f"Agent {self.agent.name!r}: {error}") from error
         except UserError as error:
             raise Reject("agent_not_durable", f"Agent {self.agent.name!r}: {error}") from error
-        try:
-            messages = ModelMessagesTypeAdapter.dump_python(result.all_messages(), mode="json")
-            await ctx.checkpoint.save(messages, MESSAGES)
-        except InvalidPayload as error:
-            ctx.log.warning("The messages of this run were not stored: %s", error.message)
+        await save_messages(ctx, ModelMessagesTypeAdapter.dump_python(result.all_messages(), mode="json"))
         if self._output is not Any:
             return result.output
         try:

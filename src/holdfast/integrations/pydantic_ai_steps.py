@@ -14,8 +14,6 @@ from holdfast.context import Context
 from holdfast.engine.units import Duration
 from holdfast.errors import EventTimeout, InvalidSetting
 from holdfast.integrations.agent_steps import (
-    MODEL_RETRY,
-    MODEL_TIMEOUT,
     StepOptions,
     approve_tool_call,
     check_budget,
@@ -23,6 +21,7 @@ from holdfast.integrations.agent_steps import (
     denial,
     durable_context,
     extras,
+    model_options,
     output_not_json,
     recorded_call,
     recorded_model_request,
@@ -143,7 +142,7 @@ class HoldfastDurability(BaseDurabilityCapability[D]):
         self._approval: ApprovalOptions = approval or {}
         self._external_timeout = external_timeout
         self._options: dict[str, StepOptions] = {
-            "model": {"retry": MODEL_RETRY, "timeout": MODEL_TIMEOUT, **(model or {})},
+            "model": model_options(model),
             "mcp": mcp or {},
             "tool": tool or {},
         }

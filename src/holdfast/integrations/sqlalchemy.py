@@ -162,7 +162,7 @@ class _DriverConnection:
                 driver: Any = connection.connection.driver_connection
                 await_only(driver.execute(sql))
                 return _Rows([])
-            for number in range(1, sql.count("%s") + 1):
+            for number in range(1, len(params or ()) + 1):
                 sql = sql.replace("%s", f"${number}", 1)
         if params is None:
             result = connection.exec_driver_sql(sql, None, {"no_parameters": True})

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.app import App
+from holdfast.app.internals import make_worker, session_of, set_host_loop
 from holdfast.engine.hints import check_options
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.features.tokens.model import Role, scopes_of
@@ -35,6 +36,9 @@ log = logging.getLogger("holdfast.worker")
 
 IDENTITY = "holdfast.identity"
 """Key of the ASGI scope under which an integration passes the ``Identity`` of a request to the service."""
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+OPEN = ("static/", "decide/", "api/v1/approvals/by-token/", "livez", "readyz")
+"""Paths that need no login: static files, health checks, and links to approvals, which contain a token."""
 
 
 def identity(actor: str, *roles: str, tenant: str = "default") -> Identity:
@@ -86,7 +90,7 @@ class Hosted:
     async def running(self) -> AsyncIterator[None]:
         """Run the services and the worker within the block. At its end the worker stops first, within its grace."""
         await in_thread(self.prepare)
-        self.app._host_loop = asyncio.get_running_loop()
+        set_host_loop(self.app, asyncio.get_running_loop())
         try:
             async with AsyncExitStack() as stack:
                 for service in self._services:
@@ -94,17 +98,18 @@ class Hosted:
                 if self._services:
                     stack.enter_context(_on_signal(self._end_streams))
                 if self._options is not None:
-                    await stack.enter_async_context(_working(self.app.worker(self._options)))
+                    await stack.enter_async_context(_working(make_worker(self.app, self._options)))
                 yield
         finally:
-            self.app._host_loop = None
-            await self.app._store.leave_loop()
+            set_host_loop(self.app, None)
+            await session_of(self.app).store.leave_loop()
 
     def prepare(self) -> None:
         """Create the tables of a SQLite file. Raise if they are not in a PostgreSQL database; an unreachable one is not
         waited for."""
-        retry_briefly(self.app._session.make_ready)
-        store = self.app._store
+        session = session_of(self.app)
+        retry_briefly(session.make_ready)
+        store = session.store
         if store.embedded or store is self._checked:
             return
         try:
@@ -178,13 +183,13 @@ def background_worker(app: App, **options: object) -> Iterator[Worker]:
     At the end of the block it claims no more jobs and waits for running ones, within its grace period. Options are
     those of ``app.run_worker``.
     """
-    worker = app.worker(_worker_options(options))
+    worker = make_worker(app, _worker_options(options))
 
     async def serve() -> None:
         try:
             await worker.run()
         finally:
-            await app._store.leave_loop()
+            await session_of(app).store.leave_loop()
 
     def run() -> None:
         try:

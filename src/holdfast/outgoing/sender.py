@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from holdfast.errors import EgressTimeout, EgressUnreachable
-from holdfast.outgoing.addresses import refusal
-from holdfast.outgoing.policy import EgressPolicy, Target, refused
+from holdfast.outgoing.policy import EgressPolicy, Target, refusal, refused
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 HEADERS: Final = 100

@@ -6,9 +6,11 @@ Every operation has a sync and an async form.
 
 from __future__ import annotations
 
+from holdfast.engine.job_options import EnqueueOptions
 from holdfast.remote.client import Client
-from holdfast.remote.handle import Call, JobHandle, JobOptions
-from holdfast.remote.link import Retrying
+from holdfast.remote.derived import Call
+from holdfast.remote.jobs import JobHandle
+from holdfast.remote.runners import Retrying
 from holdfast.remote.transport import AsyncHttpxTransport, AsyncTransport, HttpxTransport, Transport
 
 __all__ = [
@@ -18,7 +20,7 @@ __all__ = [
     "Client",
     "HttpxTransport",
     "JobHandle",
-    "JobOptions",
+    "EnqueueOptions",
     "Retrying",
     "Transport",
 ]

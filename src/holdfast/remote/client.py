@@ -1,47 +1,139 @@
-"""``Client``: the operations of ``App``, over HTTP."""
+"""``Client``: the operations of ``App`` over HTTP, and its namespaces that send more than one request at a time."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable
-from datetime import date
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack, cast
 
 from holdfast import config
-from holdfast.engine.operation import awaited, operation
+from holdfast.engine.declared import http
+from holdfast.engine.job_options import EnqueueOptions
+from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
 from holdfast.engine.units import Duration, seconds
 from holdfast.features.agents.operations import Agents, Executors
-from holdfast.features.health.model import Health
-from holdfast.features.limits.operations import Limits
-from holdfast.features.retention.model import By, Usage
+from holdfast.features.approvals import operations as approvals
+from holdfast.features.approvals.model import Approval, approval_of_token
+from holdfast.features.approvals.operations import ApprovalsWanted
+from holdfast.features.archives.operations import Archives
+from holdfast.features.audit import operations as audit
+from holdfast.features.audit.model import Anchor, Report
+from holdfast.features.connectors.operations import Connectors
+from holdfast.features.dead_letters import operations as dead_letters
+from holdfast.features.dead_letters.model import Operation
+from holdfast.features.dead_letters.operations import DeadLetters, not_finished
+from holdfast.features.events.operations import Consumers, Subscriptions
+from holdfast.features.health.operations import HealthChecks
+from holdfast.features.limits.operations import Limits, Pauses, Queues, Reservations
+from holdfast.features.payloads.operations import PayloadRules
+from holdfast.features.registry.operations import DeploymentPolicies, EventTypes, Kinds
+from holdfast.features.retention.operations import RetentionPolicies, UsageReport
+from holdfast.features.schedules.operations import Schedules
+from holdfast.features.tenants.operations import Tenants
+from holdfast.features.tokens.operations import Tokens
+from holdfast.features.versions.operations import Versions
+from holdfast.features.webhooks.operations import Webhooks
+from holdfast.features.workers.operations import Workers
 from holdfast.features.workflows.model import OnFailure
-from holdfast.remote.admin import (
-    Archives,
-    Audit,
-    PayloadRules,
-    RetentionPolicies,
-    Subscriptions,
-    Tenants,
-    Tokens,
-)
-from holdfast.remote.approvals import Approvals, DeadLetters, Operations
-from holdfast.remote.derived import over_http
+from holdfast.remote.derived import Call, OverHttp, over_http, prepare_call, sent_inputs
 from holdfast.remote.events import Events, send_event
-from holdfast.remote.handle import Call, EnqueueResponse, JobHandle, JobOptions, prepare_call
-from holdfast.remote.http_requests import Steps, get, post, without_none
-from holdfast.remote.jobs import Jobs
+from holdfast.remote.http_requests import Pause, Steps, post, segment, without_none
+from holdfast.remote.jobs import EnqueueResponse, JobHandle, Jobs, Templates, WorkflowPlan, Workflows, new_plan
 from holdfast.remote.leases import Leases
-from holdfast.remote.limits import Pauses, Queues, Reservations
-from holdfast.remote.link import Base, Link, Retrying
-from holdfast.remote.registry import DeploymentPolicies, EventTypes, Kinds
-from holdfast.remote.responses import unreadable
-from holdfast.remote.runners import RemoteNamespace, Runner
-from holdfast.remote.schedules import Schedules, Templates, WorkflowPlan, Workflows, new_plan
+from holdfast.remote.responses import read, unreadable
+from holdfast.remote.runners import Base, Link, RemoteNamespace, Retrying, Runner
 from holdfast.remote.transport import AsyncTransport, Transport, httpx
-from holdfast.remote.webhooks import Connectors, Webhooks
 from holdfast.stores.requests import SentResult
 from holdfast.worker.options import TickSummary
+
+POLL_EVERY = 0.5
+
+
+class Operations(OverHttp, dead_letters.Operations):
+    """Bulk operations on all matching jobs, which workers run in small batches."""
+
+    @operation
+    def wait(
+        self, id: str, *, timeout: Duration | None = None, watch: Callable[[Operation], None] | None = None
+    ) -> Steps[Operation]:
+        """Wait until the operation has ended; ``watch`` is called with it at each poll."""
+        until = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
+        while not (operation := (yield from self._begin(Operations.get.program, (id,), {}))).over:
+            if watch is not None:
+                watch(operation)
+            if until is not None and time.monotonic() >= until:
+                raise not_finished(operation)
+            yield Pause(POLL_EVERY)
+        return cast(Operation, operation)
+
+    await_end = awaited(wait)
+
+
+class Approvals(OverHttp, approvals.Approvals):
+    """Approvals that jobs request from people. The client decides in the name of its API token, or with a token of the
+    approval in place of its id."""
+
+    @stream
+    def every(self, **wanted: Unpack[ApprovalsWanted]) -> Items[Approval]:
+        """All matching approvals, read page by page."""
+        yield from self._stream(Approval, "/approvals", **sent_inputs(Approvals.list.program, wanted))
+
+    aevery = awaited_stream(every)
+
+    def _send(self, program: Callable[..., Any], declared: http, values: dict[str, Any]) -> Steps[Any]:
+        if declared.scope != "decide" or approval_of_token(values["approval"]) is None:
+            return (yield from super()._send(program, declared, values))
+        token = segment(values.pop("approval"))
+        decide = post(f"/approvals/by-token/{token}", {"verdict": program.__name__, **values})
+        return read(Approval, (yield from self._request(decide))["approval"]).state
+
+
+class Audit(OverHttp, audit.Audit):
+    @operation
+    def verify(
+        self, *, begin: int = 1, anchors: Sequence[Anchor | str] = (), progress: audit.Progress | None = None
+    ) -> Steps[Report]:
+        texts = [str(anchor) for anchor in anchors]
+        report: Report | None = None
+        following: int | None = begin
+        while following is not None:
+            part = yield from self._begin(audit.Audit.verify_some.program, (), {"begin": following, "anchors": texts})
+            report = part.report if report is None else report.followed_by(part.report)
+            following = part.next
+            if progress is not None:
+                progress(report.seals, report.events)
+        assert report is not None
+        return report
+
+    averify = awaited(verify)
+
+    @operation
+    def export(
+        self,
+        to: str | Path,
+        *,
+        since: datetime | Duration | None = None,
+        progress: audit.Progress | None = None,
+    ) -> Steps[int]:
+        seals, events = 0, 0
+        with audit.export_file(to) as file:
+            begin: int | None = None
+            while True:
+                part: audit.ExportPart = yield from self._begin(
+                    audit.Audit.export_some.program, (), {"since": since, "begin": begin}
+                )
+                file.write(part.text)
+                seals, events, begin = seals + part.seals, events + part.events, part.next
+                if progress is not None:
+                    progress(seals, events)
+                if begin is None:
+                    return seals
+
+    aexport = awaited(export)
 
 
 class Ticking(TypedDict, total=False):
@@ -50,39 +142,6 @@ class Ticking(TypedDict, total=False):
     queues: list[str]
     concurrency: int
     timeout: float
-
-
-class HealthChecks(RemoteNamespace):
-    @operation
-    def get(self, *, domain: str | None = None) -> Steps[Health]:
-        """Report the health of this tenant, or of the jobs of a domain: ok, warn or critical, with reasons."""
-        return (yield from self._read(Health, get("/health", domain=domain)))
-
-    aget = awaited(get)
-
-
-class UsageReport(RemoteNamespace):
-    @operation
-    def list(
-        self,
-        *,
-        by: By | Collection[By] = ("kind", "day"),
-        since: date | None = None,
-        until: date | None = None,
-        kind: str | None = None,
-    ) -> Steps[list[Usage]]:
-        """Attempts, run time and cost, as far as they are counted. Workers continue the count."""
-        groups = [by] if isinstance(by, str) else [*by]
-        return (yield from self._items(Usage, get("/usage", by=groups, since=since, until=until, kind=kind)))
-
-    alist = awaited(list)
-
-    @operation
-    def count(self) -> Steps[None]:
-        """Count what has not been counted yet. The first call starts counting."""
-        yield from self._request(post("/usage/count"))
-
-    acount = awaited(count)
 
 
 class Client(RemoteNamespace):
@@ -111,35 +170,38 @@ class Client(RemoteNamespace):
         super().__init__(runner)
         self.jobs = Jobs(runner)
         self.approvals = Approvals(runner)
-        self.schedules = Schedules(runner)
+        self.schedules = over_http(Schedules, runner)
         self.templates = Templates(runner)
         self.workflows = Workflows(runner)
-        self.dead_letters = DeadLetters(runner)
+        self.dead_letters = over_http(DeadLetters, runner)
         self.operations = Operations(runner)
-        self.events = Events(runner)
+        self.events, self.consumers = Events(runner), over_http(Consumers, runner)
         self.leases = Leases(runner)
-        self.pauses = Pauses(runner)
-        self.queues = Queues(runner)
-        self.reservations = Reservations(runner)
+        self.pauses = over_http(Pauses, runner)
+        self.queues = over_http(Queues, runner)
+        self.reservations = over_http(Reservations, runner)
         self.agents = over_http(Agents, runner)
         self.limits = over_http(Limits, runner)
-        self.tenants = Tenants(runner)
+        self.tenants = over_http(Tenants, runner)
         self.executors = over_http(Executors, runner)
-        self.kinds, self.event_types = Kinds(runner), EventTypes(runner)
-        self.policies = DeploymentPolicies(runner)
-        self.tokens = Tokens(runner)
-        self.payload_rules = PayloadRules(runner)
-        self.retention = RetentionPolicies(runner)
-        self.archives = Archives(runner)
-        self.subscriptions = Subscriptions(runner)
+        self.kinds = over_http(Kinds, runner)
+        self.event_types = over_http(EventTypes, runner)
+        self.policies = over_http(DeploymentPolicies, runner)
+        self.tokens = over_http(Tokens, runner)
+        self.payload_rules = over_http(PayloadRules, runner)
+        self.retention = over_http(RetentionPolicies, runner)
+        self.archives = over_http(Archives, runner)
+        self.subscriptions = over_http(Subscriptions, runner)
         self.audit = Audit(runner)
-        self.health = HealthChecks(runner)
-        self.usage = UsageReport(runner)
-        self.webhooks = Webhooks(runner)
-        self.connectors = Connectors(runner)
+        self.health = over_http(HealthChecks, runner)
+        self.usage = over_http(UsageReport, runner)
+        self.workers = over_http(Workers, runner)
+        self.versions = over_http(Versions, runner)
+        self.webhooks = over_http(Webhooks, runner)
+        self.connectors = over_http(Connectors, runner)
 
     @operation
-    def enqueue(self, kind: str, payload: Any = None, **options: Unpack[JobOptions]) -> Steps[JobHandle]:
+    def enqueue(self, kind: str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> Steps[JobHandle]:
         """Enqueue by name. A request that is sent again after a lost connection has the same key, so it is one job."""
         call = prepare_call(kind, payload, options)
         response = yield from self._read(EnqueueResponse, post("/jobs", call.body, key=call.key))
@@ -147,7 +209,7 @@ class Client(RemoteNamespace):
 
     aenqueue = awaited(enqueue)
 
-    def prepare(self, kind: str, payload: Any = None, **options: Unpack[JobOptions]) -> Call:
+    def prepare(self, kind: str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> Call:
         """Check a job without enqueueing it, for ``enqueue_many``."""
         return prepare_call(kind, payload, options)
 
@@ -193,7 +255,7 @@ class Client(RemoteNamespace):
         """Let the service itself run at most ``limit`` jobs now, and return a summary."""
         body = without_none(limit=limit, **options)
         wait = options.get("timeout", 60.0)
-        request = dataclasses.replace(post("/jobs/tick", body), patience=seconds(wait, "timeout"))
+        request = dataclasses.replace(post("/jobs/tick", body), extra_timeout=seconds(wait, "timeout"))
         return (yield from self._read(TickSummary, request))
 
     atick = awaited(tick)

@@ -1,4 +1,4 @@
-"""``client.events``: read and follow the ledger, consumers; the parser of server-sent events."""
+"""``client.events``: list and follow the ledger; the parser of server-sent events."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from holdfast.engine.job import Event
 from holdfast.engine.names import check_name
-from holdfast.engine.operation import Emit, Items, awaited, awaited_stream, operation, stream
+from holdfast.engine.operation import Emit, Items, awaited_stream, stream
 from holdfast.errors import InvalidInput
-from holdfast.features.events.model import Consumer
+from holdfast.features.events import operations
+from holdfast.remote.derived import OverHttp
 from holdfast.remote.http_requests import (
     Pause,
     Read,
@@ -21,17 +22,14 @@ from holdfast.remote.http_requests import (
     Request,
     Steps,
     Unreachable,
-    delete,
     document,
     get,
     post,
     query_pairs,
-    segment,
     without_none,
 )
-from holdfast.remote.link import Link, no_response, send_with_retries
 from holdfast.remote.responses import checked, read, read_page, unexpected, unreadable
-from holdfast.remote.runners import RemoteNamespace
+from holdfast.remote.runners import Link, RemoteNamespace, no_response, send_with_retries
 from holdfast.stores.requests import SentResult
 
 _END = re.compile(r"\r\n|\n|\r")  # and no other: JSON may contain characters that ``splitlines`` treats as line ends
@@ -122,9 +120,12 @@ class EventFilter(TypedDict, total=False):
     kind: str | Sequence[str]
     type: str | Sequence[str]
     job: str | Sequence[str]
+    queue: str | Sequence[str]
 
 
-class Events(RemoteNamespace):
+class Events(OverHttp, operations.Events):
+    __doc__ = operations.Events.__doc__
+
     @stream
     def list(self, *, after: str | None = None, gaps: Gaps = "tell", **wanted: Unpack[EventFilter]) -> Items[Event]:
         """Events after a cursor, in commit order, up to the end. Each has the ``cursor`` to continue from; the caller
@@ -171,28 +172,6 @@ class Events(RemoteNamespace):
             yield Pause(_reconnect_delay(parser, request, link, silent))
 
     afollow = awaited_stream(follow)
-
-    @operation
-    def consumers(self) -> Steps[_Consumers]:
-        """The consumers whose position the database keeps."""
-        return (yield from self._all(Consumer, "/consumers"))
-
-    aconsumers = awaited(consumers)
-
-    @operation
-    def reset_consumer(self, name: str, to: Literal["beginning", "now"] = "beginning") -> Steps[None]:
-        yield from self._request(post(f"/consumers/{segment(name)}/reset", {"to": to}))
-
-    areset_consumer = awaited(reset_consumer)
-
-    @operation
-    def remove_consumer(self, name: str) -> Steps[None]:
-        yield from self._request(delete(f"/consumers/{segment(name)}"))
-
-    aremove_consumer = awaited(remove_consumer)
-
-
-_Consumers = list[Consumer]  # inside the class, ``list`` is a method
 
 
 def _reconnect_delay(parser: Parser, request: Request, link: Link, silent: int) -> float:

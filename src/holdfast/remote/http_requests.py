@@ -21,7 +21,7 @@ MAX_BODY = 8 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class Request:
     """``path`` is relative to the API. ``repeatable``: the request is idempotent, so it may be sent again when no
-    response came. ``patience`` is the number of seconds that the service may take in addition to the timeout, and
+    response came. ``extra_timeout`` is the number of seconds that the service may take in addition to the timeout, and
     ``until`` a time of the monotonic clock after which the caller no longer waits or retries."""
 
     method: str
@@ -30,8 +30,20 @@ class Request:
     body: bytes | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = False
-    patience: float = 0.0
+    extra_timeout: float = 0.0
     until: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request for the transport. ``within`` is the number of seconds for the whole response."""
+
+    method: str
+    url: str
+    within: float
+    query: tuple[tuple[str, str], ...] = ()
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+    body: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +93,8 @@ Steps = Generator[Step, Any, T]
 # --- making requests ---
 
 
-def get(path: str, *, patience: float = 0.0, **query: object) -> Request:
-    return Request("GET", path, query_pairs(query), repeatable=True, patience=patience)
+def get(path: str, *, extra_timeout: float = 0.0, **query: object) -> Request:
+    return Request("GET", path, query_pairs(query), repeatable=True, extra_timeout=extra_timeout)
 
 
 def post(
@@ -113,7 +125,7 @@ def segment(value: str) -> str:
 
 def without_none(**values: Any) -> dict[str, Any]:
     """The values that are not None, with times as text and durations as seconds."""
-    return {name: _json_value(value) for name, value in values.items() if value is not None}
+    return {name: json_value(value) for name, value in values.items() if value is not None}
 
 
 def query_pairs(query: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
@@ -127,7 +139,7 @@ def packed(body: Any) -> bytes:
     return encode(body, limit=MAX_BODY, what="request").encode()
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, (set, frozenset)):

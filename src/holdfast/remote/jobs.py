@@ -1,247 +1,264 @@
-"""``client.jobs``: the operations of ``app.jobs``, over HTTP."""
+"""Handles of jobs, and the namespaces that return them: ``client.jobs``, ``client.templates``, ``client.workflows``, as
+far as they differ from those of ``app``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
-from typing import Any, Unpack
+import math
+import time
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Unpack, cast
 
-from holdfast.engine.job import Artifact, Attempt, Event, Job, Verdict
-from holdfast.engine.names import kind_name
+from holdfast.engine.declared import http_of
+from holdfast.engine.job import Job, Result, Verdict
+from holdfast.engine.job_options import EnqueueOptions
 from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
-from holdfast.engine.units import Duration
-from holdfast.errors import Conflict, NotFound
-from holdfast.features.attempts.model import AttemptLog
-from holdfast.features.jobs.views import Story, Why
-from holdfast.remote.handle import (
-    EnqueueResponse,
-    JobHandle,
-    change_job,
-    check_aware,
-    get_job,
-    read_history,
-    read_log,
-    timing_options,
-)
-from holdfast.remote.http_requests import Steps, get, put, segment, without_none
-from holdfast.remote.runners import RemoteNamespace
-from holdfast.stores.job_filters import BY_NAME
+from holdfast.engine.states import State
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting, JobFailed, Refused, WaitTimeout
+from holdfast.features.jobs.handle import HandleOperations
+from holdfast.features.jobs.model import Outcome
+from holdfast.features.jobs.operations import Jobs as LocalJobs
+from holdfast.features.jobs.search import SearchPage
+from holdfast.features.schedules import templates
+from holdfast.features.workflows import operations as workflows
+from holdfast.features.workflows.model import OnFailure, StartedWorkflow, Workflow
+from holdfast.remote.derived import PAGE, OverHttp, new_key, prepare_call, sent_inputs, with_policies
+from holdfast.remote.http_requests import Pause, Steps, get, post, segment, without_none
+from holdfast.remote.responses import read_page
+from holdfast.remote.runners import RemoteNamespace, Runner
 from holdfast.stores.requests import JobConditions
 
-PAGE = 50
-
-_Jobs = list[Job]  # inside the class, ``list`` is a method
-_Attempts = list[Attempt]
-_Artifacts = list[Artifact]
-_Events = list[Event]
-_Verdicts = list[Verdict]
-
-
-class JobFilter(JobConditions, total=False):
-    """Conditions that all have to match. ``q`` is a search with the same conditions as text, or words of an error."""
-
-    q: str
+MAX_POLL = 20.0
+"""Maximum seconds that one request waits: proxies may close a connection that is idle for much longer."""
+OVERTIME = 5.0
+"""Seconds after the caller's timeout in which the last response may still arrive."""
+MIN_POLL_INTERVAL = 0.2
+"""Minimum seconds between two requests to a service that does not wait."""
 
 
-class Jobs(RemoteNamespace):
+@dataclass(frozen=True, slots=True)
+class EnqueueResponse:
+    """The response to an enqueue."""
+
+    id: str | None
+    created: bool
+    reason: str | None = None
+    detail: str | None = None
+    tenant: str | None = None
+
+    def as_created(self) -> EnqueueResponse:
+        """For a generated key: if the job existed already, an earlier request made it, whose response was lost."""
+        return EnqueueResponse(self.id, True, tenant=self.tenant) if self.reason == "duplicate_key" else self
+
+
+class JobHandle(HandleOperations, RemoteNamespace):
+    """A job of the service. ``created`` is False if an earlier job has the same key, or if one of many was refused;
+    ``reason`` then has the code, and ``detail`` a message if there is one."""
+
+    def __init__(self, runner: Runner, response: EnqueueResponse) -> None:
+        RemoteNamespace.__init__(self, runner)
+        self.id = response.id or ""
+        self.tenant = response.tenant
+        self.created = response.created
+        self.reason, self.detail = response.reason, response.detail
+
+    def __repr__(self) -> str:
+        return f"JobHandle(id={self.id!r}, created={self.created!r}, reason={self.reason!r})"
+
+    @property
+    def _jobs(self) -> LocalJobs:
+        return Jobs(self._runner)
+
+    def _change(self, form: operation[..., Any], **options: Any) -> Steps[Verdict]:
+        declared = http_of(form.program)
+        assert declared is not None
+        change = Jobs(self._runner)._send(form.program, declared, {"job_id": self.id, **options})
+        return cast(Verdict, (yield from change))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobHandle) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @operation
+    def wait(self, timeout: Duration | None = None) -> Steps[Job]:
+        """Wait until the job has ended (a dead letter has), or raise ``WaitTimeout``; the job continues then. If its
+        retries are new jobs, wait for the last one and return it."""
+        outcome = yield from self._ended(timeout)
+        return cast(Job, (yield from self._jobs._begin(Jobs.get.program, (outcome.id,), {})))
+
+    await_end = awaited(wait)
+
+    @operation
+    def result(self, timeout: Duration | None = None) -> Steps[Any]:
+        """Wait for the end and return the result of the handler; ``JobFailed`` if it did not succeed."""
+        return _result_of((yield from self._ended(timeout))).value
+
+    aresult = awaited(result)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.aresult().__await__()
+
+    def _ended(self, timeout: Duration | None) -> Steps[Outcome]:
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        end = None if limit is None else time.monotonic() + limit
+        until = math.inf if end is None else end + min(OVERTIME, self._runner.link.timeout)
+        while True:
+            started = time.monotonic()
+            left = MAX_POLL if end is None else min(MAX_POLL, max(0.0, end - started))
+            request = get(f"/jobs/{segment(self.id)}/result", wait=round(left, 3), extra_timeout=left)
+            outcome = yield from self._read(Outcome, replace(request, until=until))
+            if outcome.finished:
+                return outcome
+            now = time.monotonic()
+            if end is not None and now >= end:
+                raise WaitTimeout(f"job {self.id} had not finished after {seconds(timeout or 0, 'timeout'):g} s")
+            if now - started < MIN_POLL_INTERVAL:
+                yield Pause(MIN_POLL_INTERVAL)
+
+
+def _result_of(outcome: Outcome) -> Result:
+    if outcome.state is not State.SUCCEEDED:
+        error = f": {outcome.error_message} ({outcome.error_code})" if outcome.error_code else ""
+        raise JobFailed(
+            f"job {outcome.id} is {outcome.state}{error}", fix=f"Read the reason: holdfast jobs show {outcome.id}"
+        )
+    if outcome.sealed:
+        raise Refused(
+            f"the result of job {outcome.id} is sealed: only programs that have the key can open it",
+            code="result_sealed",
+        )
+    return Result(outcome.value, outcome.ref)
+
+
+class Jobs(OverHttp, LocalJobs):
     """``client.jobs``: find jobs, read them, change them. ``client.enqueue`` adds them."""
 
-    def handle(self, job_id: str) -> JobHandle:
+    def handle(self, job_id: str, *, tenant: str | None = None) -> JobHandle:  # type: ignore[override]
         """A handle on an existing job."""
-        return JobHandle(self._runner, EnqueueResponse(job_id, created=False))
+        return JobHandle(self._runner, EnqueueResponse(job_id, created=False, tenant=tenant))
 
     @operation
-    def get(self, job_id: str) -> Steps[Job]:
-        return (yield from get_job(self, job_id))
+    def search(self, text: str, *, limit: int = PAGE, before: str | None = None) -> Steps[SearchPage]:
+        """Search jobs by qualifiers, keys of the payload and words of the error, newest first, without payloads.
 
-    aget = awaited(get)
-
-    @operation
-    def details(self, job_id: str) -> Steps[Story]:
-        """Show a job: state, timeline, attempts, steps, result, approval, workflow and dead letter group."""
-        return (yield from self._read(Story, get(f"/jobs/{segment(job_id)}")))
-
-    adetails = awaited(details)
-
-    @operation
-    def list(self, *, limit: int = PAGE, before: str | None = None, **wanted: Unpack[JobFilter]) -> Steps[_Jobs]:
-        """Jobs, newest first: ``client.jobs.list(state="dead_letter", kind="pay", limit=20)``. Payloads are left out
-        (None) here and in ``every``; ``get`` has them."""
-        return (yield from self._limited(Job, "/jobs", limit, before, **query_of(wanted)))
-
-    alist = awaited(list)
-
-    @operation
-    def search(self, text: str, *, limit: int = PAGE, before: str | None = None) -> Steps[_Jobs]:
-        """Jobs that match a search, newest first: ``client.jobs.search("kind:pay payload.order_id:7")``. At most 2,000
-        jobs are examined per request; requests are made until ``limit`` jobs are found or none is left."""
-        return (yield from self._limited(Job, "/jobs", limit, before, q=text))
+        The service examines at most 2,000 jobs per request, so a page may be short or empty and still have a
+        ``next``: pass it as ``before``.
+        """
+        request = get("/jobs", q=text, limit=limit, after=before)
+        jobs, cursor = read_page(Job, (yield from self._request(request)))
+        return SearchPage(jobs, {}, cursor)
 
     asearch = awaited(search)
 
     @stream
-    def every(self, **wanted: Unpack[JobFilter]) -> Items[Job]:
+    def every(self, **wanted: Unpack[JobConditions]) -> Items[Job]:
         """Every job that matches, newest first, read page by page."""
-        yield from self._stream(Job, "/jobs", **query_of(wanted))
+        yield from self._stream(Job, "/jobs", **sent_inputs(LocalJobs.list.program, wanted))
 
     aevery = awaited_stream(every)
 
     @operation
-    def history(self, job_id: str) -> Steps[_Events]:
-        """Its events, oldest first."""
-        return (yield from read_history(self, job_id))
+    def result(self, job_id: str, *, tenant: str | None = None) -> Steps[Result]:
+        """The result of a job that has succeeded: its ``value`` as JSON, and the ``ref`` of a large one. ``JobFailed``
+        in any other state. This does not wait: ``client.jobs.handle(id).result()`` does, and returns the value."""
+        return _result_of((yield from self._read(Outcome, get(f"/jobs/{segment(job_id)}/result"))))
 
-    ahistory = awaited(history)
+    aresult = awaited(result)
 
-    @operation
-    def attempts(self, job_id: str) -> Steps[_Attempts]:
-        """Each attempt: its parameters, worker, times, outcome and log."""
-        return (yield from self._all(Attempt, f"/jobs/{segment(job_id)}/attempts"))
 
-    aattempts = awaited(attempts)
+class Templates(OverHttp, templates.Templates):
+    __doc__ = templates.Templates.__doc__
 
-    @operation
-    def log(
-        self, job_id: str, attempt: int | None = None, *, offset: int | None = None, tail: int | None = None
-    ) -> Steps[AttemptLog]:
-        """The log of an attempt, up to 1 MB; by default of the last attempt. ``offset`` continues a log that was read
-        up to there (``log.next``), ``tail`` reads its last bytes."""
-        return (yield from read_log(self, job_id, attempt, offset, tail))
+    def __init__(self, runner: Runner, version: int | None = None, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(runner)
+        self._version, self._options = version, dict(options or {})
 
-    alog = awaited(log)
+    def using(self, *, version: int | None = None, **options: Any) -> Templates:
+        """The templates with another version than the newest, or with options, for ``enqueue``."""
+        return Templates(self._runner, self._version if version is None else version, {**self._options, **options})
 
     @operation
-    def artifacts(self, job_id: str) -> Steps[_Artifacts]:
-        """Names and references of the files that its attempts made."""
-        return (yield from self._all(Artifact, f"/jobs/{segment(job_id)}/artifacts"))
+    def enqueue(self, name: str, /, **arguments: Any) -> Steps[JobHandle]:
+        """Enqueue a job from a template; ``arguments`` are added to its payload."""
+        key = self._options.get("key") or new_key()
+        body = without_none(arguments=arguments, version=self._version, **{**with_policies(self._options), "key": key})
+        request = post(f"/templates/{segment(name)}/enqueue", body, repeatable=True)
+        response = yield from self._read(EnqueueResponse, request)
+        return JobHandle(self._runner, response if "key" in self._options else response.as_created())
 
-    aartifacts = awaited(artifacts)
+    aenqueue = awaited(enqueue)
 
-    @operation
-    def artifact(self, job_id: str, name: str, attempt: int | None = None) -> Steps[bytes]:
-        """The content of an artifact, up to 64 MB; by default of the last attempt that has one of this name."""
-        return (yield from self._bytes(get(f"/jobs/{segment(job_id)}/artifacts/{segment(name)}", attempt=attempt)))
 
-    aartifact = awaited(artifact)
+class Workflows(OverHttp, workflows.Workflows):
+    __doc__ = workflows.Workflows.__doc__
 
-    @operation
-    def chain(self, job_id: str) -> Steps[_Jobs]:
-        """List a job and its retries as new jobs, oldest first."""
-        return (yield from self._all(Job, f"/jobs/{segment(job_id)}/chain"))
+    @stream
+    def every(self, *, kind: str | None = None, over: bool | None = None) -> Items[Workflow]:
+        """All workflows, read page by page."""
+        yield from self._stream(Workflow, "/workflows", kind=kind, over=over)
 
-    achain = awaited(chain)
-
-    @operation
-    def why(self, job_id: str) -> Steps[Why]:
-        """Why a job is in its state and does not run: every reason, and what would change it."""
-        return (yield from self._read(Why, get(f"/jobs/{segment(job_id)}/why")))
-
-    awhy = awaited(why)
+    aevery = awaited_stream(every)
 
     @operation
-    def cancel(self, *job_ids: str, reason: str | None = None) -> Steps[_Verdicts]:
-        return (yield from self._each(job_ids, "cancel", without_none(reason=reason)))
+    def extend(self, id: str) -> Steps[WorkflowPlan]:  # type: ignore[override]  # a plan of the client
+        """Add jobs to an unfinished workflow: ``more = client.workflows.extend(id); more.add(…); more.start()``."""
+        workflow = yield from self._read(Workflow, get(f"/workflows/{segment(id)}"))
+        return WorkflowPlan(self._runner, f"/workflows/{segment(workflow.id)}/jobs", {})
 
-    acancel = awaited(cancel)
+    aextend = awaited(extend)  # type: ignore[assignment]
 
-    @operation
-    def redrive(
+
+class WorkflowPlan(RemoteNamespace):
+    """``wf = client.workflow("publish"); a = wf.add("fetch", {"n": 7}); wf.add("render", after=a); wf.start()``."""
+
+    def __init__(self, runner: Runner, path: str, options: dict[str, Any]) -> None:
+        super().__init__(runner)
+        self._path, self._options = path, options
+        self._nodes: dict[str, dict[str, Any]] = {}
+        self._edges: list[dict[str, Any]] = []
+        self._callbacks: list[dict[str, Any]] = []
+
+    def add(
         self,
-        *job_ids: str,
-        reason: str | None = None,
-        max_attempts: int | None = None,
-        from_step: int | str | None = None,
-        at: datetime | None = None,
-        delay: Duration | None = None,
-    ) -> Steps[_Verdicts]:
-        """Return dead letters to their queue with all their attempts, or ``max_attempts``. They may start immediately,
-        or not before ``at`` or after a ``delay``."""
-        body = timing_options(at, delay, max_attempts, reason) | without_none(from_step=from_step)
-        return (yield from self._each(job_ids, "redrive", body))
-
-    aredrive = awaited(redrive)
-
-    @operation
-    def discard(self, *job_ids: str, reason: str) -> Steps[_Verdicts]:
-        return (yield from self._each(job_ids, "discard", without_none(reason=reason)))
-
-    adiscard = awaited(discard)
-
-    @operation
-    def replace_payload(self, job_id: str, payload: Any, *, reason: str) -> Steps[Verdict]:
-        """Replace the payload of a waiting job whose kind allows it."""
-        return (yield from change_job(self, job_id, "replace-payload", {"payload": payload, "reason": reason}))
-
-    areplace_payload = awaited(replace_payload)
-
-    @operation
-    def set_external_ref(self, job_id: str, external_ref: str | None) -> Steps[Verdict]:
-        """Set the reference to the same work in another system; None removes it."""
-        change = put(f"/jobs/{segment(job_id)}/external-ref", {"external_ref": external_ref})
-        return (yield from self._read(Verdict, change))
-
-    aset_external_ref = awaited(set_external_ref)
-
-    @operation
-    def reschedule(
-        self,
-        *job_ids: str,
-        at: datetime | None = None,
-        delay: Duration | None = None,
-        max_attempts: int | None = None,
-        reason: str | None = None,
-    ) -> Steps[_Verdicts]:
-        """Reschedule waiting jobs; without a time or a delay they may start immediately."""
-        return (yield from self._each(job_ids, "reschedule", timing_options(at, delay, max_attempts, reason)))
-
-    areschedule = awaited(reschedule)
-
-    @operation
-    def run_now(self, *job_ids: str, reason: str | None = None) -> Steps[_Verdicts]:
-        """Let jobs that wait for a time or a retry start immediately."""
-        return (yield from self._each(job_ids, "run-now", without_none(reason=reason)))
-
-    arun_now = awaited(run_now)
-
-    @operation
-    def move(
-        self,
-        job_id: str,
+        kind: str,
+        payload: Any = None,
         *,
-        first: bool = False,
-        last: bool = False,
-        before: str | None = None,
-        after: str | None = None,
-        priority: int | None = None,
-        reason: str | None = None,
-    ) -> Steps[Verdict]:
-        """Move a waiting job within its queue: first, last, or before or after another, optionally with another
-        priority."""
-        body = without_none(first=first, last=last, before=before, after=after, priority=priority, reason=reason)
-        return (yield from self._each([job_id], "move", body))[0]
+        name: str | None = None,
+        after: str | Iterable[str] = (),
+        on_failure: OnFailure | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> str:
+        """Add a job and return its name, which others use as ``after``. The default name is the kind and a number."""
+        call = prepare_call(kind, payload, options)
+        name = name or f"{kind}-{len(self._nodes) + 1}"
+        if name in self._nodes:
+            raise InvalidSetting(f"job {name!r} already exists in this workflow", code="duplicate_name")
+        self._nodes[name] = {"name": name, **call.body, **({} if call.own else {"key": call.key})}
+        for parent in (after,) if isinstance(after, str) else after:
+            self._edges.append(without_none(parent=parent, child=name, on_failure=on_failure))
+        return name
 
-    amove = awaited(move)
+    def on_success(self, kind: str, payload: dict[str, Any] | None = None, *, step: str | None = None) -> None:
+        """Create a job once the workflow, or the job named ``step``, has succeeded. Its payload also has ``result``."""
+        self._callbacks.append(without_none(fires="success", kind=kind, payload=payload, step=step))
 
-    def _each(self, job_ids: Iterable[str], action: str, body: dict[str, Any]) -> Steps[_Verdicts]:
-        """One verdict per id, as locally: a refusal is a verdict and not an error."""
-        verdicts = []
-        for job_id in job_ids:
-            try:
-                verdicts.append((yield from change_job(self, job_id, action, body)))
-            except (NotFound, Conflict) as error:
-                verdicts.append(Verdict(job_id, None, True, error.code))
-        return verdicts
+    def on_failure(self, kind: str, payload: dict[str, Any] | None = None, *, step: str | None = None) -> None:
+        """Create a job once the workflow, or the job named ``step``, has failed. Its payload also has ``failure``."""
+        self._callbacks.append(without_none(fires="failure", kind=kind, payload=payload, step=step))
+
+    @operation
+    def start(self) -> Steps[StartedWorkflow]:
+        """Create all its jobs in one transaction. With a key it is started once, even if the request is repeated."""
+        body = {**self._options, "nodes": [*self._nodes.values()], "edges": self._edges}
+        body |= {"callbacks": self._callbacks} if self._callbacks else {}
+        request = post(self._path, body, repeatable="key" in self._options)
+        return (yield from self._read(StartedWorkflow, request))
+
+    astart = awaited(start)
 
 
-def query_of(wanted: JobFilter) -> dict[str, Any]:
-    """The filter with the names of the HTTP API."""
-    query: dict[str, Any] = {}
-    for name, value in wanted.items():
-        known = BY_NAME.get(name)
-        if known is None:
-            query[name] = value
-        elif value is not None:
-            if known.values == "time":
-                check_aware(value, name)
-            query[known.query] = kind_name(value) if name == "kind" else value
-    return query
+def new_plan(runner: Runner, kind: str, key: str | None, **options: Any) -> WorkflowPlan:
+    return WorkflowPlan(runner, "/workflows", without_none(kind=kind, key=key or new_key(), **options))

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict
 from holdfast.engine.names import check_names
 from holdfast.engine.operation import awaited, operation
 from holdfast.engine.units import Duration, seconds
-from holdfast.features.jobs.lease_answers import ClaimedJob, HeldJob, OpenedLease, RenewedLease, SettleResult
+from holdfast.features.jobs.model import ClaimedJob, HeldJob, OpenedLease, RenewedLease, SettleResult
 from holdfast.remote.http_requests import Request, Steps, delete, post, segment, without_none
 from holdfast.remote.responses import read
 from holdfast.remote.runners import RemoteNamespace
@@ -56,7 +56,7 @@ class Leases(RemoteNamespace):
 
     @operation
     def renew(self, lease: str, *, ttl: Duration = TTL) -> Steps[RenewedLease]:
-        """Renew the lease and list the jobs it holds. ``StaleLease`` if it has lapsed."""
+        """Renew the lease and list the jobs it holds. ``StaleLease`` if it has expired."""
         request = _repeatable(lease, "renew", without_none(ttl=seconds(ttl, "ttl")))
         return (yield from self._read(RenewedLease, request))
 
@@ -82,11 +82,11 @@ class Leases(RemoteNamespace):
     ) -> Steps[list[ClaimedJob]]:
         """Claim up to ``want`` jobs, and wait up to ``wait`` for the first. The request is not repeated automatically:
         if the response is lost, ``renew`` lists the jobs that the lease holds."""
-        patience = seconds(wait, "wait")
+        longest = seconds(wait, "wait")
         body = without_none(
-            queues=_list(queues, "queue"), kinds=_list(kinds, "kind"), want=want, ttl=seconds(ttl, "ttl"), wait=patience
+            queues=_list(queues, "queue"), kinds=_list(kinds, "kind"), want=want, ttl=seconds(ttl, "ttl"), wait=longest
         )
-        request = dataclasses.replace(post(_path(lease, "claim"), body), patience=patience)
+        request = dataclasses.replace(post(_path(lease, "claim"), body), extra_timeout=longest)
         response = yield from self._request(request)
         return read(list[ClaimedJob], _field(response, "jobs"))
 

@@ -14,7 +14,7 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from enum import Enum
 from functools import cache
@@ -186,7 +186,7 @@ def _reader(kind: Any) -> Reader:
         return _tuple([_reader(each) for each in args])
     if origin in (list, tuple, frozenset):
         return _collection(origin, _reader(args[0]))
-    if origin is dict:
+    if origin in (dict, Mapping):
         return _mapping(_reader(args[1]))
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _record(kind)

@@ -16,8 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import InvalidSetting
-from holdfast.remote.http_requests import Reply, Unreachable
-from holdfast.remote.link import Outgoing
+from holdfast.remote.http_requests import Outgoing, Reply, Unreachable
 
 if TYPE_CHECKING:
     import httpx2

@@ -14,9 +14,10 @@ import inspect
 import ipaddress
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from starlette.requests import HTTPConnection, Request
@@ -25,6 +26,7 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as ASGIScope
 
 from holdfast.app import App
+from holdfast.app.internals import session_of
 from holdfast.engine.job import DEFAULT_TENANT, EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
@@ -346,7 +348,7 @@ def at_this_machine(app: App, person: str | None = None) -> Authenticate:
     """Allow everything to callers from this machine, as ``person`` or else the program's own user. A caller that
     presents a token acts in its name, with its rights; other credentials are refused.
     ``Holdfast-Tenant`` names another tenant than the program's, or ``*`` to read all of them."""
-    client = app._session
+    client = session_of(app)
     identity = Identity(person or client.actor, client.scope, EVERY_SCOPE, ambient=True, whole=True)
 
     def authenticate(request: Request) -> Identity | None:
@@ -369,3 +371,8 @@ def refuse_beyond(identity: Identity, roles: Sequence[str], scopes: Sequence[str
             code="missing_scope",
             fix="Request fewer rights.",
         )
+
+
+def refuse_excess(identity: Identity, inputs: Mapping[str, Any]) -> None:
+    """The same, for the inputs of ``Tokens.issue``."""
+    refuse_beyond(identity, inputs["roles"], inputs.get("scopes", ()))

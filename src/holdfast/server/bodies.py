@@ -98,10 +98,6 @@ def max_entries(most: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-class WithReason(Body):
-    reason: LongText | None = Field(default=None, description="Recorded in the ledger.")
-
-
 RetryPreset = Literal["patient", "exponential", "gentle", "hourly_cap"]
 
 
@@ -125,56 +121,6 @@ class BackoffRule(Body):
     cap: float = Field(default=300.0, ge=0, le=2_592_000)
     jitter: bool = True
     head: int = Field(default=0, ge=0, le=100)
-
-
-class JobOptions(Fields):
-    """The options of enqueue, with the names of the Python API. Not a ``Body``: ``read`` limits its errors instead,
-    which is faster for the one request that arrives a thousand times per second."""
-
-    queue: Text | None = None
-    priority: int | None = Field(default=None, ge=-32_768, le=32_767)
-    delay: Span | None = None
-    run_at: Instant | None = None
-    deadline: Instant | None = None
-    key: Text | None = Field(default=None, description="Idempotency key: the same key returns the same job.")
-    dedupe: Literal["skip", "coalesce"] | None = None
-    tags: list[Text] | None = Field(default=None, max_length=50)
-    parent: Text | None = None
-    correlation_id: Text | None = None
-    causation_id: Text | None = None
-    external_ref: Text | None = None
-    agent: Text | None = None
-    executor: Text | None = Field(default=None, description="Label of the workers that may run it.")
-    limit_key: Text | None = None
-    resources: list[Text] | None = Field(default=None, max_length=50)
-    retry: RetryPreset | RetryPolicy | None = None
-    retry_as: Literal["new_job"] | None = None
-    source_ref: Annotated[str, Field(max_length=4_000)] | None = None
-    target_ref: Annotated[str, Field(max_length=4_000)] | None = None
-    payload_ref: Annotated[str, Field(max_length=4_000)] | None = None
-
-    def options(self, *excluded: str) -> dict[str, Any]:
-        """The options as keyword arguments of the library, without nulls and without the fields named in
-        ``excluded``."""
-        options = {name: value for name, value in self.given().items() if value is not None and name not in excluded}
-        if isinstance(options.get("retry"), RetryPolicy):
-            options["retry"] = options["retry"].policy()
-        return options
-
-
-class Enqueue(JobOptions):
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {"kind": "send_mail", "payload": {"to": "ada@example.com"}, "queue": "mail", "key": "welcome-7"},
-                {"kind": "report", "payload": {"month": "2027-01"}, "delay": "5m", "tags": ["monthly"]},
-            ]
-        },
-    )
-
-    kind: Text
-    payload: Any = Field(default=None, description="The arguments as a JSON object.")
 
 
 RetryPolicy.model_rebuild()

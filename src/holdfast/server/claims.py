@@ -2,7 +2,7 @@
 
 A job is prepared as a local worker would: an approval is requested where its kind or agent needs one, and its payload
 is opened if it is sealed or in the artifact store. A job that cannot be prepared is settled here and not returned.
-Where no local worker runs, promoting, reaping and firing schedules is done by the service (``maintenance.py``) or,
+Where no local worker runs, promoting, reaping and firing schedules is done by the service (``app.py``) or,
 without that, by claim requests, at intervals.
 
 A reported attempt becomes a settlement by the same rules as a local one: ``engine/settlement.decide`` is the policy,
@@ -20,11 +20,13 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
 from holdfast.app import App
-from holdfast.app.handlers import chain_of, check_decisions, require_approval
+from holdfast.app.approval_gate import check_decisions, require_approval
+from holdfast.app.handlers import chain_of
+from holdfast.app.internals import handler_tools, kinds_of, ready_redactor, scheduler_of, session_of
 from holdfast.engine.job import Claim, Job
 from holdfast.engine.outcome import Cancelled, Failed, Outcome, Reject, Snoozed, Succeeded
 from holdfast.engine.payload import decode, encode
@@ -33,20 +35,20 @@ from holdfast.engine.retry import as_policy
 from holdfast.engine.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, Settlement, decide, hand_back, unreadable
 from holdfast.engine.steps import RESERVED, RUNNING
 from holdfast.errors import HoldfastError, InvalidPayload, StepsChanged
-from holdfast.features.jobs.lease_answers import SettleResult
+from holdfast.features.jobs.model import ClaimedJob, SettleResult
 from holdfast.features.payloads.model import HIDDEN, NO_RULE, WITHHELD
 from holdfast.features.retention.model import check_cost
 from holdfast.kind import Kind
 from holdfast.steps.approvals import ApprovalOptions
 from holdfast.steps.transaction import RESULT_LIMIT
-from holdfast.stores.flow import NO_LIMIT, WaitLimit, patience_of
+from holdfast.stores.flow import NO_LIMIT, WaitLimit, wait_limit_of
 from holdfast.stores.requests import ClaimRequest
 from holdfast.stores.session import Session
 from holdfast.stores.vault import is_packed, is_stored
 from holdfast.telemetry.tracebacks import failure
 from holdfast.worker.executor import Handler, PayloadRuleCache, packed, unpacked
 from holdfast.worker.maintenance import MaintenanceTask, run_once, standard_tasks
-from holdfast.worker.refusals import set_aside
+from holdfast.worker.recovery import claim_jobs
 from holdfast.worker.shutdown import Stop, Suspended
 
 POLL_EVERY = 1.0
@@ -59,32 +61,23 @@ MAX_TENANTS = 1_000
 class ClaimBroker:
     """One per service. ``maintains``: claim requests run the maintenance tasks, because nothing else does."""
 
-    def __init__(self, app: App, *, maintains: bool = True, patience: WaitLimit = NO_LIMIT) -> None:
-        self._app, self._maintains, self._patience = app, maintains, patience
+    def __init__(self, app: App, *, maintains: bool = True, wait_limit: WaitLimit = NO_LIMIT) -> None:
+        self._app, self._maintains, self._wait_limit = app, maintains, wait_limit
         self._maintained: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._rules: OrderedDict[str, tuple[float, PayloadRuleCache]] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def client(self) -> Session:
-        return self._app._session
+        return session_of(self._app)
 
-    async def claim(self, request: ClaimRequest) -> list[dict[str, Any]]:
-        """Claim up to ``request.want`` jobs and return their fields."""
+    async def claim(self, request: ClaimRequest) -> list[ClaimedJob]:
+        """Claim up to ``request.want`` jobs."""
         if self._maintains:
             await self._maintain(request.tenant)
-        claims = await self._claim_jobs(request)
+        claims = await claim_jobs(self.client.store, request, self.client.arun)
         ready = [await self._prepare(claim, request.tenant) for claim in claims]
         return [job for job in ready if job is not None]
-
-    async def _claim_jobs(self, request: ClaimRequest) -> list[Claim]:
-        try:
-            return await self.client.arun(self.client.store.leases.claim(request))
-        except Exception as error:
-            claimed = (request.lease, request.queues, request.kinds)
-            if not await set_aside(self.client.store, error, request.tenant, *claimed):
-                raise
-        return await self.client.arun(self.client.store.leases.claim(request))
 
     @contextlib.contextmanager
     def listening(self, queues: Sequence[str]) -> Iterator[asyncio.Event]:
@@ -97,7 +90,7 @@ class ClaimBroker:
                     loop.call_soon_threadsafe(notified.set)
 
         names = [*queues, *(f" {queue}" for queue in queues)]
-        stop = self.client.store.listen(notify, lambda: names)
+        stop = self.client.store.listen(notify, lambda: names, lambda: queues)
         try:
             yield notified
         finally:
@@ -106,7 +99,7 @@ class ClaimBroker:
     async def handler_for(self, claim: Claim) -> Handler:
         """The handler that a local worker would have for this kind. Most kinds of remote workers are not declared in
         this app and get the defaults."""
-        declared = self._app._kinds.get(claim.kind)
+        declared = kinds_of(self._app).get(claim.kind)
         kind: Kind[..., Any] | None = None if declared is None else declared.kind
         vault, rules = self.client.vault, await self.rules(claim.tenant)
         common = {"redact": self.redactor(), "vault": vault, "rules": rules, "chain": chain_of(self.client)}
@@ -118,7 +111,7 @@ class ClaimBroker:
         return Handler(claim.kind, _runs_elsewhere, **common, **own)  # type: ignore[arg-type]
 
     def redactor(self) -> Redactor:
-        return self._app._ready_redactor()
+        return ready_redactor(self._app)
 
     async def rules(self, tenant: str) -> PayloadRuleCache:
         """The payload rules of the tenant, at most ``RULES_EVERY`` seconds old."""
@@ -130,10 +123,10 @@ class ClaimBroker:
                 self._rules.popitem(last=False)
         return rules
 
-    async def _prepare(self, claim: Claim, scope: str) -> dict[str, Any] | None:
+    async def _prepare(self, claim: Claim, scope: str) -> ClaimedJob | None:
         handler = await self.handler_for(claim)
         outcome: Outcome | None = None
-        fields: dict[str, Any] | None = None
+        job: ClaimedJob | None = None
         try:
             if claim.unreadable is not None:
                 outcome = unreadable(claim)
@@ -143,7 +136,7 @@ class ClaimBroker:
                 if is_packed(claim.payload):
                     claim = await unpacked(handler, claim)
                 await self._request_approval(claim, scope)
-                fields = _job_fields(claim, await self._checkpoints(claim))
+                job = _claimed(claim, await self._checkpoints(claim))
         except Suspended as wait:
             outcome = wait.outcome
         except (InvalidPayload, StepsChanged) as error:  # a retry cannot help
@@ -156,17 +149,17 @@ class ClaimBroker:
             settlement = decide(claim, outcome, random.random())
             await self.client.arun(self.client.store.leases.settle(claim.lease, [settlement], scope))
             return None
-        return fields
+        return job
 
     async def _request_approval(self, claim: Claim, scope: str) -> None:
-        declared = self._app._kinds.get(claim.kind)
+        declared = kinds_of(self._app).get(claim.kind)
         approval: ApprovalOptions | None = None if declared is None else declared.kind._approval
         declared_rule = NO_RULE if declared is None else declared.kind._rule
         rule = (await self.rules(claim.tenant)).of(claim.tenant, claim.kind, declared_rule)
         required = approval is not None or claim.agent is not None or rule.requires_approval is not None
         if not required and not claim.resumed:
             return
-        tools = self._app._handler_tools(scope, 1)
+        tools = handler_tools(self._app, scope, 1)
         try:
             if required:
                 await require_approval(tools, claim, approval, rule, Stop())
@@ -189,8 +182,8 @@ class ClaimBroker:
         return await asyncio.to_thread(unpack) if any(map(is_stored, values.values())) else unpack()
 
     async def _maintain(self, tenant: str) -> None:
-        """Run the maintenance tasks: promote and reap, which may make a job claimable, before the claim; the others in
-        the background."""
+        """Run the maintenance tasks: promote and recover, which may make a job claimable, before the claim; the others
+        in the background."""
         now = time.monotonic()
         maintained, swept = self._maintained.get(tenant, (0.0, 0.0))
         if now - maintained < MAINTAIN_EVERY:
@@ -202,47 +195,31 @@ class ClaimBroker:
             self._maintained.popitem(last=False)
         store = self.client.store
         await self.client.arun(store.leases.promote(tenant=tenant))
-        await self.client.arun(store.leases.reap(tenant=tenant))
+        await self.client.arun(store.leases.recover(tenant=tenant))
         if sweeps:
             task = asyncio.get_running_loop().create_task(self._sweep(tenant), context=contextvars.Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _sweep(self, tenant: str) -> None:
-        patience_of.set(self._patience)  # a service that stops does not wait for an unresponsive database
+        wait_limit_of.set(self._wait_limit)  # a service that stops does not wait for an unresponsive database
         tasks = standard_tasks(tenant, promote_every=MAINTAIN_EVERY, sweep_every=SWEEP_EVERY)
-        for first in (*tasks, self._app._scheduler.maintenance_task(tenant, SWEEP_EVERY)):
+        for first in (*tasks, scheduler_of(self._app).maintenance_task(tenant, SWEEP_EVERY)):
             task: MaintenanceTask | None = first
             while task is not None:
                 await run_once(task, self.client.store)
                 task = task.then
 
     async def aclose(self) -> None:
-        await self._patience.wait_for(*self._tasks)
+        await self._wait_limit.wait_for(*self._tasks)
 
 
-def _job_fields(claim: Claim, checkpoints: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "id": claim.id,
-        "attempt": claim.attempt,
-        "tenant": claim.tenant,
-        "kind": claim.kind,
-        "queue": claim.queue,
-        "payload": decode(claim.payload),
-        "retries": claim.retries,
-        "max_attempts": claim.max_attempts,
-        "crashes": claim.crashes,
-        "max_crashes": claim.max_crashes,
-        "priority": claim.priority,
-        "created_at": claim.created_at,
-        "deadline_at": claim.deadline_at,
-        "correlation_id": claim.correlation_id,
-        "parent_id": claim.parent_id,
-        "workflow_id": claim.workflow_id,
-        "agent": claim.agent,
-        "tags": list(claim.tags),
-        "checkpoints": checkpoints,
-    }
+COPIED = [each.name for each in fields(ClaimedJob) if each.name not in ("payload", "tags", "checkpoints")]
+
+
+def _claimed(claim: Claim, checkpoints: dict[str, Any]) -> ClaimedJob:
+    facts = {name: getattr(claim, name) for name in COPIED}
+    return ClaimedJob(**facts, payload=decode(claim.payload), tags=list(claim.tags), checkpoints=checkpoints)
 
 
 async def _runs_elsewhere(claim: Claim, stop: Stop) -> None:
@@ -252,7 +229,7 @@ async def _runs_elsewhere(claim: Claim, stop: Stop) -> None:
 OutcomeName = Literal["succeeded", "failed", "retry", "reject", "snooze", "cancel"]
 CODE_LIMIT: Final = 100
 _NAME: Final = re.compile(r"[\w.:$*-]+")
-AFTER_A_FAILURE = frozenset({"retry", "bury"})
+AFTER_A_FAILURE = frozenset({"retry", "dead_letter"})
 TYPES = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel"}
 
 

@@ -1,7 +1,7 @@
 """Routes for workers of other languages: open a lease, claim jobs, settle attempts, end the lease; the tick route.
 
 A worker renews its lease to show that it is alive; when it does not, other workers get its jobs. Every write carries
-the fence (lease, attempt): the writes of a worker whose lease has lapsed are refused.
+the fence (lease, attempt): the writes of a worker whose lease has expired are refused.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 from starlette.datastructures import State
 
 from holdfast.app import App
+from holdfast.app.internals import session_of
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
 from holdfast.engine.names import check_name
@@ -22,7 +23,7 @@ from holdfast.engine.payload import DEFAULT_LIMIT
 from holdfast.engine.settlement import LONGEST_DELAY
 from holdfast.engine.steps import RESERVED, RUNNING, Progress
 from holdfast.errors import InvalidInput, NotFound, StaleLease
-from holdfast.features.jobs.lease_answers import ClaimedJob, HeldJob, OpenedLease, RenewedLease, SettleResult
+from holdfast.features.jobs.model import ClaimedJob, HeldJob, OpenedLease, RenewedLease, SettleResult
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
 from holdfast.server.bodies import Body
@@ -50,7 +51,7 @@ def _has_maintenance(state: State) -> bool:
 def _broker(request: Request) -> ClaimBroker:
     state = request.app.state
     if not hasattr(state, "broker"):
-        state.broker = ClaimBroker(state.app, maintains=not _has_maintenance(state), patience=state.patience)
+        state.broker = ClaimBroker(state.app, maintains=not _has_maintenance(state), wait_limit=state.wait_limit)
     broker: ClaimBroker = state.broker
     return broker
 
@@ -138,23 +139,26 @@ class Release(Body):
 
 @router.post("", status_code=201, summary="Open a lease")
 async def open_lease(request: Request, app: TheApp, body: OpenLease) -> OpenedLease:
-    store, tenant = app._session.store, app._session.tenant
+    session = session_of(app)
+    store, tenant = session.store, session.tenant
     kinds, queues = _check_names(body.kinds, "kind"), _check_names(body.queues, "queue")
     name, holder = check_name(body.name, "executor"), identity_of(request).actor
-    lease = await app._session.arun(store.leases.open(holder, body.ttl, tenant, name, kinds, queues, body.slots))
+    lease = await session.arun(store.leases.open(holder, body.ttl, tenant, name, kinds, queues, body.slots))
     return OpenedLease(lease=lease.id, until=lease.until)
 
 
 @router.post("/{lease}/renew", summary="Renew a lease")
 async def renew_lease(app: TheApp, lease: str, body: RenewLease | None = None) -> RenewedLease:
+    session = session_of(app)
     token = await _renew(app, lease, TTL if body is None else body.ttl)
-    held = await app._session.arun(app._session.store.leases.holdings(token, app._session.tenant))
+    held = await session.arun(session.store.leases.holdings(token, session.tenant))
     return RenewedLease(lease=token, jobs=[HeldJob(id=each.id, attempt=each.attempt) for each in held])
 
 
 @router.delete("/{lease}", status_code=204, summary="End a lease; the jobs it still holds return to their queues")
 async def end_lease(app: TheApp, lease: str) -> None:
-    if not await app._session.arun(app._session.store.leases.end(parse_id(lease), "closed", app._session.tenant)):
+    session = session_of(app)
+    if not await session.arun(session.store.leases.end(parse_id(lease), "closed", session.tenant)):
         raise NotFound("no such lease, or it has ended", code="lease_not_found")
 
 
@@ -164,16 +168,16 @@ async def claim(request: Request, app: TheApp, broker: Broker, lease: str, body:
     queues = tuple(_check_names(body.queues, "queue") or ())
     kinds = None if body.kinds is None else tuple(_check_names(body.kinds, "kind") or ())
     token = await _renew(app, lease, body.ttl)
-    claims = ClaimRequest(lease=token, queues=queues, want=body.want, kinds=kinds, tenant=app._session.tenant)
+    claims = ClaimRequest(lease=token, queues=queues, want=body.want, kinds=kinds, tenant=session_of(app).tenant)
     jobs = await broker.claim(claims)
     if not jobs and body.wait:
         jobs = await _wait_for_jobs(request, app, broker, claims, body)
-    return ClaimedJobs(jobs=[ClaimedJob(**job) for job in jobs])
+    return ClaimedJobs(jobs=jobs)
 
 
 async def _wait_for_jobs(
     request: Request, app: App, broker: ClaimBroker, claims: ClaimRequest, body: ClaimJobs
-) -> list[dict[str, Any]]:
+) -> list[ClaimedJob]:
     loop = asyncio.get_running_loop()
     deadline, renewed = loop.time() + body.wait, loop.time()
     stopping: asyncio.Event = request.app.state.stopping
@@ -198,6 +202,7 @@ async def _wait_for_jobs(
 
 @router.post("/{lease}/checkpoint", summary="Save a checkpoint or report progress")
 async def checkpoint(app: TheApp, broker: Broker, lease: str, body: Checkpoint) -> Saved:
+    session = session_of(app)
     job, token = parse_id(body.job), parse_id(lease)
     has_progress = body.progress is not None or body.message is not None
     if (body.name is None) != has_progress:
@@ -212,15 +217,15 @@ async def checkpoint(app: TheApp, broker: Broker, lease: str, body: Checkpoint) 
         if name in (RESERVED, RUNNING):
             raise InvalidInput("this name is reserved", code="reserved_name")
         text = await _pack(app, job, token, body.attempt, name, body.value)
-    save = app._session.store.steps.save_checkpoint
-    if not await app._session.arun(save(job, token, body.attempt, name, text, app._session.tenant)):
+    save = session.store.steps.save_checkpoint
+    if not await session.arun(save(job, token, body.attempt, name, text, session.tenant)):
         raise _stale()
     return Saved()
 
 
 async def _pack(app: App, job: str, lease: str, attempt: int, name: str, value: Any) -> str:
     """Encode the value as a local worker would: sealed if there are keys, in the artifact store if it is large."""
-    session, tenant = app._session, app._session.tenant
+    session, tenant = session_of(app), session_of(app).tenant
     text = session.vault.encode_part(value, "checkpoint")
     if tenant == EVERY_TENANT and (session.vault.keys is not None or len(text) > DEFAULT_LIMIT // 4):
         row = await session.arun(session.store.jobs.get(job, tenant))
@@ -240,27 +245,29 @@ async def _pack(app: App, job: str, lease: str, attempt: int, name: str, value: 
 async def settle(app: TheApp, broker: Broker, lease: str, body: Settle | SettleMany) -> SettleResult | SettledMany:
     """Settle one attempt, or several (``settlements``). A single one is refused with 409 if the lease no longer holds
     it; several have one result each."""
+    session = session_of(app)
     token = parse_id(lease)
     if isinstance(body, Settle):
-        result = (await settle_all(broker, token, [body.report()], app._session.tenant))[0]
+        result = (await settle_all(broker, token, [body.report()], session.tenant))[0]
         if result.reason == "not_found":
             raise NotFound("no such job in this tenant")
         if not result.settled:
             raise _stale()
         return result
     reports = [settlement.report() for settlement in body.settlements]
-    return SettledMany(settlements=await settle_all(broker, token, reports, app._session.tenant))
+    return SettledMany(settlements=await settle_all(broker, token, reports, session.tenant))
 
 
 @router.post("/{lease}/release", summary="Release jobs unfinished, at no cost")
 async def release(app: TheApp, broker: Broker, lease: str, body: Release) -> SettledMany:
     reports = [Report(job.id, job.attempt, "snooze", unfinished=True) for job in body.jobs]
-    return SettledMany(settlements=await settle_all(broker, parse_id(lease), reports, app._session.tenant))
+    return SettledMany(settlements=await settle_all(broker, parse_id(lease), reports, session_of(app).tenant))
 
 
 async def _renew(app: App, lease: str, ttl: float) -> str:
+    session = session_of(app)
     token = parse_id(lease)
-    if not await app._session.arun(app._session.store.leases.renew(token, ttl, app._session.tenant)):
+    if not await session.arun(session.store.leases.renew(token, ttl, session.tenant)):
         raise StaleLease("unknown or ended lease: open another one")
     return token
 
@@ -302,7 +309,7 @@ async def tick(app: TheApp, body: TickRequest | None = None) -> TickSummary:
     options: TickKeywords = {
         "concurrency": body.concurrency,
         "timeout": body.timeout,
-        "tenant": app._session.tenant,
+        "tenant": session_of(app).tenant,
     }
     if body.queues is not None:
         options["queues"] = body.queues

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from holdfast.engine.job import EVERY_TENANT, Event
 from holdfast.errors import EventsGone, Refused
-from holdfast.features.events.read import check_events_gone
+from holdfast.features.events.operations import check_events_gone
 from holdfast.stores.session import Session
 
 log = logging.getLogger("holdfast.live")

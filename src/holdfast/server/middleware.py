@@ -1,4 +1,4 @@
-"""Middleware: limits on request bodies, readable cookies, security headers, HEAD requests.
+"""Middleware: limits on request bodies, readable cookies, security headers, HEAD requests, the request log.
 
 The limits are enforced before a route reads any of the body:
 
@@ -14,9 +14,11 @@ applies to known callers only.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
+import time
 import types
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import CoroutineType
 from typing import Any
 
@@ -24,9 +26,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.server.auth import SAFE, Paths, path_below
+from holdfast.server.auth import SAFE, Identity, Paths, path_below
 from holdfast.server.problems import problem
-from holdfast.stores.flow import PAGE, reading_at_most
+from holdfast.stores.flow import PAGE, ReadRequest, read_request, reading_at_most
+from holdfast.telemetry.observers import trace_from
+
+log = logging.getLogger("holdfast.http")
 
 MAX_BODY = 8 * 1024 * 1024
 MAX_BODY_OPEN = 64 * 1024
@@ -201,11 +206,13 @@ HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+READ_FROM_STANDBY = (b"holdfast-read-from", b"standby")
 CACHED, NOT_CACHED = (b"cache-control", b"public, max-age=3600"), (b"cache-control", b"no-store")
 
 
 class BoundedReads:
-    """Bounds what one GET request may read at once, and keeps its reads off the event loop."""
+    """Bounds what one GET request may read at once, keeps its reads off the event loop, and lets a standby serve
+    them."""
 
     def __init__(self, inner: ASGIApp) -> None:
         self._inner = inner
@@ -214,8 +221,19 @@ class BoundedReads:
         if scope["type"] != "http" or scope["method"] not in SAFE:
             await self._inner(scope, receive, send)
             return
-        with reading_at_most(PAGE):
-            await self._inner(scope, receive, send)
+        request = ReadRequest()
+
+        async def with_source(message: Message) -> None:
+            if request.standby and message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), READ_FROM_STANDBY]
+            await send(message)
+
+        token = read_request.set(request)
+        try:
+            with reading_at_most(PAGE):
+                await self._inner(scope, receive, with_source)
+        finally:
+            read_request.reset(token)
 
 
 class PageHeaders:
@@ -267,3 +285,91 @@ class HeadRequests:
                 answered.set()
 
         await self._inner({**scope, "method": "GET"}, empty_body, headers_only)
+
+
+UNMATCHED = "unmatched"
+STATIC = "/static/{path}"
+LOGGED_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+PREFIXES = ("/api/v1", "/api")
+FREQUENT = frozenset({"/static", STATIC, "/live"})
+"""Routes that every page of the dashboard requests: logged at the level ``debug``."""
+CLOSED = 499
+"""The client disconnected before the response."""
+
+Measure = Callable[[str, str, int, float], None]
+
+
+class RequestLog:
+    """The request log: one line per request, its trace context from the headers, and its duration for the metrics.
+
+    Outside of authentication, so that it also logs requests that are refused there. It records the pattern of the path
+    (``/api/v1/jobs/{id}``) and no query, since both may contain confidential values. ``measures`` are called with
+    method, route, status and seconds.
+    """
+
+    def __init__(self, inner: ASGIApp, measures: list[Measure]) -> None:
+        self._inner, self._measures = inner, measures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        began, status = time.perf_counter(), CLOSED
+
+        async def send_and_note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        headers = scope["headers"]
+        with trace_from(_header(headers, b"traceparent"), _header(headers, b"tracestate")):
+            try:
+                await self._inner(scope, receive, send_and_note_status)
+            except ClientDisconnect:  # while sending the body; not an error of the service
+                pass
+            except Exception:
+                status = 500 if status == CLOSED else status
+                raise
+            finally:
+                self._record(scope, status, time.perf_counter() - began)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        method = scope["method"] if scope["method"] in LOGGED_METHODS else "OTHER"
+        route = pattern_of(scope)
+        for measure in self._measures:
+            measure(method, route, status, seconds)
+        level = logging.WARNING if status >= 500 else logging.DEBUG if route in FREQUENT else logging.INFO
+        if not log.isEnabledFor(level):
+            return
+        identity = scope.get("state", {}).get("identity")
+        fields: dict[str, Any] = {"method": method, "route": route, "status": status, "duration": round(seconds, 6)}
+        if isinstance(identity, Identity):
+            fields |= {"actor": identity.actor, "tenant": identity.tenant}
+        log.log(level, "%s %s %s", method, route, status, extra=fields)
+
+
+def pattern_of(scope: Scope) -> str:
+    """The pattern of the route without parameter values; ``unmatched`` if no route matches."""
+    path, root = str(scope["path"]), str(scope.get("app_root_path", scope.get("root_path", "")))
+    pattern = getattr(scope.get("route"), "path", None)
+    below = path.removeprefix(root) if root else path
+    if isinstance(pattern, str):
+        # Newer releases of FastAPI leave out the prefix under which a router was included.
+        prefixes = () if pattern.startswith("/api/") else (each for each in PREFIXES if below.startswith(f"{each}/"))
+        return next(iter(prefixes), "") + pattern
+    if scope.get("endpoint") is None:
+        return UNMATCHED
+    for name, value in (scope.get("path_params") or {}).items():
+        if name == "path":  # files below a mount
+            return STATIC
+        below = below.replace(str(value), f"{{{name}}}", 1) if str(value) else below
+    return below or "/"
+
+
+def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> str | None:
+    """The value of a header, repeated ones joined. A repeated ``traceparent`` is invalid and ignored."""
+    values = [value for key, value in headers if key == name]
+    if len(values) != 1 and name == b"traceparent":
+        return None
+    return b",".join(values).decode("latin-1") if values else None

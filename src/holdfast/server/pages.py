@@ -23,14 +23,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from holdfast.app.internals import session_of
+from holdfast.engine.declared import inputs_of_options
 from holdfast.engine.payload import DEFAULT_LIMIT
 from holdfast.errors import HoldfastError, InvalidInput, Refused
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity, StreamAccess, identity_of, require
 from holdfast.server.live import LedgerFeed
+from holdfast.server.middleware import CLOSED, pattern_of
 from holdfast.server.problems import status_of
 from holdfast.server.rendering import FLASH, render, the_app, with_tenant
-from holdfast.server.request_log import CLOSED, pattern_of
 
 FORM = "application/x-www-form-urlencoded"
 MAX_FIELDS = 2_000
@@ -93,6 +95,22 @@ def integer_field(given: Mapping[str, str], name: str, least: int, most: int) ->
     return value
 
 
+def option_fields(given: Mapping[str, str], options: Any) -> dict[str, Any]:
+    """The fields that are named like the options of an operation (a TypedDict), checked as declared there; None if a
+    field is empty. A checkbox has the value ``yes``."""
+    values: dict[str, Any] = {}
+    for each in inputs_of_options(options):
+        if bool in each.members:
+            values[each.name] = {"yes": True, "no": False}.get(given.get(each.name, ""))
+        elif each.members == (int,):
+            values[each.name] = integer_field(
+                given, each.name, int(each.help.low or 0), int(each.help.high or 2**31 - 1)
+            )
+        else:
+            values[each.name] = text_field(given, each.name, each.help.longest)
+    return values
+
+
 def number(given: Mapping[str, str], name: str) -> float | None:
     text = text_field(given, name, 30)
     try:
@@ -133,7 +151,10 @@ KEEPALIVE = 15.0
 async def changes(request: Request) -> Response:
     require(request, Scope.READ)
     live: LedgerFeed = request.app.state.live
-    stream = signals(live, the_app(request)._session.tenant, StreamAccess(request, Scope.READ).holds)
+    tenant = session_of(the_app(request)).tenant
+    # Read before the response begins: the page reads itself again when it does, and misses no later change.
+    start = await live.place(tenant)
+    stream = signals(live, tenant, StreamAccess(request, Scope.READ).holds, start)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
@@ -141,15 +162,17 @@ async def signals(
     live: LedgerFeed,
     tenant: str,
     holds: Callable[[], Awaitable[bool]],
+    start: str,
     interval: float = MIN_INTERVAL,
     keepalive: float = KEEPALIVE,
 ) -> AsyncGenerator[str, None]:
-    """Send signals until the user loses the right to read (``holds``), or the service ends."""
+    """Send signals of changes after the cursor ``start`` until the user loses the right to read (``holds``), or the
+    service ends."""
     yield "retry: 3000\n\nevent: here\ndata: -\n\n"
     changed = asyncio.Event()
 
     async def listen() -> None:
-        async with contextlib.aclosing(live.follow(tenant)) as events:
+        async with contextlib.aclosing(live.follow(tenant, after=start, skip=True)) as events:
             async for _ in events:
                 changed.set()
 
@@ -252,7 +275,7 @@ def guarded(endpoint: Endpoint, scope: Scope) -> Endpoint:
         tenant = request.query_params.get("of", "")
         if not identity.operates_all or not tenant:
             return await endpoint(request)
-        with the_app(request)._session.serving(tenant, identity.actor):
+        with session_of(the_app(request)).serving(tenant, identity.actor):
             return await endpoint(request)
 
     return handle

@@ -11,6 +11,7 @@ from fastapi import Depends, Path, Query, Request
 from pydantic import BaseModel, Field, TypeAdapter, create_model
 
 from holdfast.app import App
+from holdfast.app.internals import session_of
 from holdfast.engine.states import State
 from holdfast.features.jobs.search import NEVER, Search, narrowed, needs_clock, parse, parse_value
 from holdfast.features.tokens.model import Scope
@@ -57,11 +58,6 @@ def extended_model(record: type[Any], name: str, **more: Any) -> type[BaseModel]
     fields |= {key: (kind, ...) for key, kind in more.items()}
     model: type[BaseModel] = create_model(name, __doc__=record.__doc__, **fields)
     return model
-
-
-def extended_record(record: Any, **more: Any) -> dict[str, Any]:
-    """The fields of a record and further ones, for a model of ``with_more``."""
-    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)} | more
 
 
 _anything: TypeAdapter[Any] = TypeAdapter(Any)
@@ -137,7 +133,7 @@ Caller = Annotated[Identity, Depends(_caller)]
 async def job_search(app: App, q: str | None, given: Mapping[str, Any]) -> Search:
     """The search of the filters and ``q`` combined; refused if they contradict each other. ``given`` has the filters by
     parameter, as text."""
-    client = app._session
+    client = session_of(app)
     texts = {each: given[each.query] for each in FILTERS if given.get(each.query) is not None}
     timed = any(each.values == "time" for each in texts) or needs_clock(q or "")
     now = await client.arun(client.store.clock.now()) if timed else NEVER

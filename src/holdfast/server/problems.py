@@ -6,7 +6,9 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
+from fastapi.exceptions import RequestValidationError
 from starlette.responses import JSONResponse
 
 from holdfast.errors import (
@@ -98,6 +100,12 @@ def refusal_of(error: HoldfastError) -> JSONResponse:
         left = datetime.fromisoformat(until[1]) - datetime.now(UTC)
         response.headers["retry-after"] = str(max(1, math.ceil(left.total_seconds())))
     return response
+
+
+def invalid_request(error: RequestValidationError) -> JSONResponse:
+    first: dict[str, Any] = dict(error.errors()[0])
+    where = ".".join(str(part) for part in first["loc"])
+    return problem(422, "invalid_request", f"{where}: {first['msg']}")
 
 
 def problem(

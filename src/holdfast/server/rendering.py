@@ -10,30 +10,33 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import secrets
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import parse_qs, unquote, urlencode, urlsplit, urlunsplit
+from typing import IO, Any, Final
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit, urlunsplit
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, nodes
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from holdfast.app import App
+from holdfast.app.internals import session_of
 from holdfast.errors import Refused
 from holdfast.features.health.statistics import Activity
 from holdfast.features.tokens.model import Scope
 from holdfast.server import formatting
 from holdfast.server.auth import Identity, TenantNames, chosen_tenant, identity_of
 from holdfast.server.formatting import FILTERS
-from holdfast.stores.flow import read_large
+from holdfast.stores.flow import read_large, read_slowly
 
 # Random, so that no user text can contain it.
 PLACEHOLDER: Final = Markup(secrets.token_hex(16))
@@ -77,7 +80,9 @@ PIECES = 400
 """Pieces of a page that are rendered without a break: about half a millisecond."""
 INDENTED = 64 * 1024
 """Characters of the longest payload that a form indents."""
-STATIC = Path(__file__).parent / "static"
+HERE = Path(__file__).parent
+STATIC = HERE / "static"
+TEMPLATES = [HERE / "templates", *(HERE.parent / "features").iterdir()]
 
 MENU: tuple[tuple[str, str], ...] = (
     ("/", "Overview"),
@@ -96,6 +101,7 @@ MENU: tuple[tuple[str, str], ...] = (
 )
 TABS: tuple[tuple[str, str], ...] = (
     ("/system", "Health"),
+    ("/versions", "Versions"),
     ("/agents", "Agents"),
     ("/executors", "Executors"),
     ("/registry", "Registry"),
@@ -122,7 +128,7 @@ class Renderer:
     def __init__(self, app: App) -> None:
         self.app = app
         self.pages = Environment(
-            loader=PackageLoader("holdfast.server"),
+            loader=FileSystemLoader(TEMPLATES),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
@@ -133,7 +139,7 @@ class Renderer:
         self.pages.filters |= FILTERS
         self.pages.globals["draw"] = formatting
         self.edition = edition()
-        self._names = TenantNames(app._session)
+        self._names = TenantNames(session_of(app))
 
     async def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
         root: str = request.scope.get("root_path", "")
@@ -243,3 +249,38 @@ async def payload_text(app: App, job_id: str) -> str:
         return text if len(text) > INDENTED else json.dumps(payload, indent=2, ensure_ascii=False)
 
     return await read_large(read)
+
+
+CHUNK = 256 * 1024
+
+
+async def attachment(read: Callable[[], bytes], name: str, media_type: str = "application/octet-stream") -> Response:
+    """The response with the bytes that ``read`` returns. A large file is sent from disk, piece by piece: clients may be
+    slow, and there may be many."""
+    ascii_name = re.sub(r"[^A-Za-z0-9._ -]", "_", name.rsplit("/", 1)[-1]) or "file"
+    headers = {
+        "content-disposition": f"attachment; filename=\"{ascii_name}\"; filename*=UTF-8''{quote(name, safe='')}",
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "default-src 'none'; sandbox",
+        "cache-control": "no-store",
+    }
+    contents = await read_slowly(lambda: _spooled(read()))
+    if isinstance(contents, bytes):
+        return Response(contents, media_type=media_type, headers=headers)
+    file, size = contents
+    return StreamingResponse(_pieces(file), media_type=media_type, headers=headers | {"content-length": str(size)})
+
+
+def _spooled(data: bytes) -> bytes | tuple[IO[bytes], int]:
+    if len(data) <= CHUNK:
+        return data
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # closed when it has been sent
+    file.write(data)
+    file.seek(0)
+    return file, len(data)
+
+
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(CHUNK):
+            yield piece

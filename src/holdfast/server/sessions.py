@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.app import App
+from holdfast.app.internals import session_of
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import HoldfastError, NotFound, Refused
@@ -29,7 +30,7 @@ from holdfast.features.tokens.model import SESSION_PREFIX, Scope, hash_of, is_to
 from holdfast.server.auth import TENANT_HEADER, Identity, is_same_origin, require
 from holdfast.server.pages import field, local_path, redirect
 from holdfast.server.rendering import THEME, THEMES, render
-from holdfast.stores.ids import new_id
+from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
 
 log = logging.getLogger("holdfast.access")
@@ -124,7 +125,7 @@ class Tokens:
 
 def tokens_of(app: App, *, remember: float = CACHE_SECONDS) -> Tokens:
     """For ``make_service(app, authenticate=tokens_of(app))``."""
-    return Tokens(app._session, remember)
+    return Tokens(session_of(app), remember)
 
 
 def credential_of(request: Request) -> str | None:

@@ -144,10 +144,13 @@ class BlockingCalls:
         driver = self._run.thread_driver
         return decision(driver.drive(driver.plan.approval(name, summary, form, options)), form)
 
-    def patched(self, name: str) -> bool:
-        """Whether to take the new path in a handler whose steps have changed: True for jobs that had not reached it."""
+    def patched(self, name: str, *, retired: bool = False) -> bool:
+        """Whether to take the new path in a handler whose steps have changed: True for jobs that had not reached it.
+
+        ``retired`` marks a patch without an old path (see ``Context.patched``).
+        """
         driver = self._run.thread_driver
-        return driver.run_on_loop(driver.plan.durable.remember()).patched(check_step_name(name))
+        return driver.run_on_loop(driver.plan.durable.remember()).patched(check_step_name(name), retired)
 
     def gather(self, *calls: Callable[[], T]) -> list[T]:
         """Run several steps at once, each in a thread. ``ctx.submit`` makes them."""
@@ -304,12 +307,14 @@ class AwaitedCalls:
     async def _decided(self, asking: Coroutine[Any, Any, Any], form: Any) -> Decision[Any]:
         return decision(await asking, form)
 
-    async def patched(self, name: str) -> bool:
+    async def patched(self, name: str, *, retired: bool = False) -> bool:
         """Whether to take the new path in a handler whose steps have changed: True for jobs that had not reached it.
 
-        ``if await ctx.patched("check stock first"): …`` keeps running jobs on the old path.
+        ``if await ctx.patched("check stock first"): …`` keeps running jobs on the old path. ``holdfast versions
+        patches`` says when none is left there. Then remove the old path and write ``await ctx.patched("check stock
+        first", retired=True)``, which new jobs no longer record; remove that when no unfinished job has recorded it.
         """
-        return (await self._run.plan.durable.remember()).patched(check_step_name(name))
+        return (await self._run.plan.durable.remember()).patched(check_step_name(name), retired)
 
     async def gather(self, *calls: Awaitable[T]) -> list[T]:
         """Run several steps at once. All of them end and are recorded before the first error among them is raised."""

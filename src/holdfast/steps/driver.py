@@ -19,19 +19,30 @@ from typing import Any, Final, TypeVar
 
 from holdfast.engine.job import Claim
 from holdfast.engine.names import check_name
+from holdfast.engine.operation import adrive, drive
 from holdfast.engine.outcome import Reject, Stopped
 from holdfast.engine.payload import DEFAULT_LIMIT, encode
 from holdfast.engine.redaction import Redact
 from holdfast.engine.retry import Retry
-from holdfast.engine.steps import BEFORE_ALL, RUNNING, Saved, Script, Step, StepEntry, check_match, check_step_name
+from holdfast.engine.steps import (
+    BEFORE_ALL,
+    RUNNING,
+    Saved,
+    Script,
+    Step,
+    StepEntry,
+    check_match,
+    check_step_name,
+    origin_of,
+)
 from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import HoldfastError, InvalidSetting, StaleLease, StepsChanged, StoreUnavailable
 from holdfast.steps import program
 from holdfast.steps.approvals import ApprovalOptions, Decision, decision, question
-from holdfast.steps.program import DurableCall, Failing, Lookup, Run, Save, Sleep
+from holdfast.steps.program import DurableCall, Effect, Failing, Lookup, Run, Save, Sleep
 from holdfast.steps.values import Value, check_callable
-from holdfast.stores.ids import new_id
+from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
 from holdfast.stores.vault import is_stored
 from holdfast.worker.shutdown import Stop, Suspended
@@ -81,20 +92,24 @@ class Durable:
     suspended: Suspended | None = field(init=False, default=None)
     changed: StepsChanged | None = field(init=False, default=None)
     """Raised in a durable call, and again in each later one: code between them, such as an agent SDK, may catch it."""
-    _load_lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    _load_lock: asyncio.Lock | None = field(init=False, default=None)
     _loaded: bool = field(init=False)
     _active: int = field(init=False, default=0)
     """Steps that are under way in an async handler."""
-    _none_active: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _none_active: asyncio.Event | None = field(init=False, default=None)
+    """Created when it is waited for: what every attempt has, the garbage collector visits (docs/adr/0025)."""
     _running: dict[int, tuple[str, datetime, int]] = field(init=False, default_factory=dict)
     """The running steps by position: name, start, and number of the try."""
+    _timers: dict[int, asyncio.TimerHandle] = field(init=False, default_factory=dict)
+    """What announces them. Cancelled when a step is over, or the loop would keep the attempt for another second."""
     _earlier: dict[int, int] = field(init=False, default_factory=dict)
     """How often a step that has no record was started in earlier attempts, by position."""
     _announcing: asyncio.Task[None] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.script = Script(self.claim.id)
-        self._loaded = self.claim.attempt == 1  # nothing is recorded before a first attempt
+        # Nothing is recorded before a first attempt, except that of a fork.
+        self._loaded = self.claim.attempt == 1 and (not self.claim.tags or origin_of(self.claim.tags) is None)
 
     async def remember(self) -> Script:
         """The script, with the recorded steps of earlier attempts."""
@@ -103,6 +118,7 @@ class Durable:
         return self.script
 
     async def _load(self) -> None:
+        self._load_lock = self._load_lock or asyncio.Lock()
         async with self._load_lock:
             while not self._loaded:
                 if self.tools.writer.closed:  # the worker has ended, and its store is closed
@@ -189,6 +205,7 @@ class Durable:
         be written, and the next attempt would repeat them."""
         await asyncio.sleep(0)  # steps that were made at the same time have started after this
         while self._active:
+            self._none_active = self._none_active or asyncio.Event()
             self._none_active.clear()
             await self._none_active.wait()
 
@@ -210,7 +227,8 @@ class Durable:
                     self._earlier.pop(effect.n, None)
                 tries = 1 + (self._earlier.get(effect.n, 0) if known is None else known.tries)
                 self._running[effect.n] = (effect.name, datetime.now(UTC), tries)
-                asyncio.get_running_loop().call_later(SEEN_AFTER, self._announce, effect.n)
+                loop = asyncio.get_running_loop()
+                self._timers[effect.n] = loop.call_later(SEEN_AFTER, self._announce, effect.n)
         return known
 
     async def _check_asked(self, n: int) -> None:
@@ -252,9 +270,12 @@ class Durable:
 
     async def save(self, entry: StepEntry) -> list[Saved]:
         self._running.pop(entry.n, None)
+        if timer := self._timers.pop(entry.n, None):
+            timer.cancel()
         await self.reach("after", entry.name)
         entries = [*self.script.deferred_before(entry.n), entry]
-        counted = [replace(item, tries=item.tries + self._earlier.get(item.n, 0)) for item in entries]
+        earlier = self._earlier
+        counted = [replace(e, tries=e.tries + earlier.get(e.n, 0)) for e in entries] if earlier else entries
         saved = await self.tools.writer.save(self.claim, [await self._packed(item) for item in counted])
         self.script.written(entries)
         if saved and any(item.fate == "stale" for item in saved):
@@ -274,7 +295,7 @@ class Durable:
                 return await self._drive(call, run)
             finally:
                 self._active -= 1
-                if not self._active:
+                if not self._active and self._none_active is not None:
                     self._none_active.set()
         except Suspended as suspended:
             await self.finish_steps()
@@ -282,63 +303,50 @@ class Durable:
             raise
 
     async def _drive(self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None) -> Any:
-        result: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                effect = call.send(result) if error is None else call.throw(error)
-            except StopIteration as end:
-                return end.value
-            result, error = None, None
-            try:
-                match effect:
-                    case Lookup():
-                        result = await self.lookup(effect)
-                    case Save(entry):
-                        result = await self.save(entry)
-                    case Sleep(seconds):
-                        await asyncio.sleep(seconds)
-                    case Failing(entry):
-                        await self.note_failure(entry)
-                    case Run():
-                        assert run is not None
-                        self.check_running()  # the call may be awaited long after it was made
-                        result = await run()
-            except Exception as raised:
-                error = raised
+        async def perform(effect: Effect) -> Any:
+            match effect:
+                case Sleep(seconds):
+                    await asyncio.sleep(seconds)
+                case Run():
+                    assert run is not None
+                    self.check_running()  # the call may be awaited long after it was made
+                    return await run()
+                case _:
+                    return await self._record(effect)
+
+        return await adrive(call, perform, Exception)
 
     def drive_in_thread(
         self, call: DurableCall, loop: asyncio.AbstractEventLoop, run: Callable[[], Any] | None = None
     ) -> Any:
         """Run a call of a sync handler: the function in the handler's thread, the rest on the worker's loop."""
-        result: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                effect = call.send(result) if error is None else call.throw(error)
-            except StopIteration as end:
-                return end.value
-            except Suspended as suspended:
-                self.suspended = suspended
-                raise
-            result, error = None, None
-            try:
-                match effect:
-                    case Lookup():
-                        result = self.run_on_loop(loop, self.lookup(effect))
-                    case Save(entry):
-                        result = self.run_on_loop(loop, self.save(entry))
-                    case Sleep(seconds):
-                        self.stop.wait(seconds)
-                    case Failing(entry):
-                        self.run_on_loop(loop, self.note_failure(entry))
-                    case Run():
-                        assert run is not None
-                        if self.stop.is_set:  # a thread cannot be interrupted
-                            raise Stopped(self.stop.reason or "stopped")
-                        result = run()
-            except Exception as raised:
-                error = raised
+
+        def perform(effect: Effect) -> Any:
+            match effect:
+                case Sleep(seconds):
+                    self.stop.wait(seconds)
+                case Run():
+                    assert run is not None
+                    if self.stop.is_set:  # a thread cannot be interrupted
+                        raise Stopped(self.stop.reason or "stopped")
+                    return run()
+                case _:
+                    return self.run_on_loop(loop, self._record(effect))
+
+        try:
+            return drive(call, perform, Exception)
+        except Suspended as suspended:
+            self.suspended = suspended
+            raise
+
+    async def _record(self, effect: Lookup | Save | Failing) -> Any:
+        match effect:
+            case Lookup():
+                return await self.lookup(effect)
+            case Save(entry):
+                return await self.save(entry)
+            case Failing(entry):
+                await self.note_failure(entry)
 
     def run_on_loop(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the worker's loop, from a handler's thread. Raises ``Stopped`` if the loop is closed, or

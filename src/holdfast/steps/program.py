@@ -1,4 +1,4 @@
-"""The durable calls as programs, written once for sync and async handlers (like the flows of the stores, ADR 0005).
+"""The durable calls as programs, written once for sync and async handlers (like the flows of the stores, ADR 0004).
 
 Each is a generator that yields effects and is sent their results: ``Lookup`` the recorded step, ``Run`` the function,
 ``Sleep``, ``Save``. ``steps/driver.py`` has the two drivers. A program that has to wait raises ``Suspended``.

@@ -61,6 +61,8 @@ class Signature:
         self._exact = {name: hints[name] for name in self._adapters if hints.get(name) in _PLAIN}
         self._typed = [(name, self._exact.get(name), adapter) for name, adapter in self._adapters.items()]
         self._what = f"payload of {kind}"
+        # One object for all jobs: a bound method for each is one more for the garbage collector (docs/adr/0025).
+        self.unpack_result = self._unpack_result
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -171,7 +173,7 @@ class Signature:
             _refuse_lone_surrogates(given, what)
         return text
 
-    def unpack_result(self, value: Any) -> Any:
+    def _unpack_result(self, value: Any) -> Any:
         if self._result is None or value is None or type(value) is self._exact_result:
             return value
         try:

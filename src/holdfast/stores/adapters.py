@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from holdfast.errors import Conflict, InvalidSetting
-from holdfast.stores.flow import Row, Rows, Statement, Steps, drive
+from holdfast.stores.flow import Row, Rows, Statement, Steps, adrive_steps, drive_steps
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
@@ -117,28 +117,6 @@ def _type_name(connection: object) -> str:
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
-async def _adrive(steps: Steps[T], execute: Callable[[Statement], Awaitable[Rows]]) -> T:
-    """Run a frame to its end, as ``drive`` does with ``BaseException``."""
-    rows: Rows
-    try:
-        statement = next(steps)
-        while True:
-            try:
-                if statement.batch:
-                    rows = [await execute(each) for each in statement.batch]
-                else:
-                    rows = await execute(statement)
-            except BaseException as error:
-                statement = steps.throw(error)
-            else:
-                statement = steps.send(rows)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    finally:
-        steps.close()
-
-
 # --- SQLite ---
 
 LEGACY = -1  # sqlite3.LEGACY_TRANSACTION_CONTROL, from Python 3.12 on
@@ -149,7 +127,7 @@ class _Sqlite:
         self._connection = connection
 
     def run(self, frame: FlowFrame[T]) -> T:
-        return drive(frame(_sqlite_state(self._connection)), self._execute, BaseException)
+        return drive_steps(frame(_sqlite_state(self._connection)), self._execute, BaseException)
 
     def _execute(self, statement: Statement) -> Rows:
         cursor = self._connection.cursor(sqlite3.Cursor)
@@ -169,7 +147,7 @@ class _Aiosqlite:
         self._connection = connection
 
     async def arun(self, frame: FlowFrame[T]) -> T:
-        return await _adrive(frame(_sqlite_state(self._connection)), self._execute)
+        return await adrive_steps(frame(_sqlite_state(self._connection)), self._execute, BaseException)
 
     async def _execute(self, statement: Statement) -> Rows:
         cursor = await self._connection.cursor()
@@ -213,7 +191,7 @@ class _Psycopg:
         self._connection = connection
 
     def run(self, frame: FlowFrame[T]) -> T:
-        return drive(frame(_psycopg_state(self._connection)), self._execute, BaseException)
+        return drive_steps(frame(_psycopg_state(self._connection)), self._execute, BaseException)
 
     def _execute(self, statement: Statement) -> Rows:
         from psycopg import Cursor
@@ -230,7 +208,7 @@ class _AsyncPsycopg:
         self._connection = connection
 
     async def arun(self, frame: FlowFrame[T]) -> T:
-        return await _adrive(frame(_psycopg_state(self._connection)), self._execute)
+        return await adrive_steps(frame(_psycopg_state(self._connection)), self._execute, BaseException)
 
     async def _execute(self, statement: Statement) -> Rows:
         from psycopg import AsyncCursor
@@ -259,7 +237,7 @@ class _Psycopg2:
     def run(self, frame: FlowFrame[T]) -> T:
         idle = self._connection.get_transaction_status() == PSYCOPG2_IDLE
         state = TransactionState(POSTGRESQL, in_transaction=not (self._connection.autocommit and idle))
-        return drive(frame(state), self._execute, BaseException)
+        return drive_steps(frame(state), self._execute, BaseException)
 
     def _execute(self, statement: Statement) -> Rows:
         from psycopg2.extensions import cursor as plain
@@ -276,7 +254,7 @@ class _Asyncpg:
 
     async def arun(self, frame: FlowFrame[T]) -> T:
         state = TransactionState(POSTGRESQL, in_transaction=self._connection.is_in_transaction())
-        return await _adrive(frame(state), self._execute)
+        return await adrive_steps(frame(state), self._execute, BaseException)
 
     async def _execute(self, statement: Statement) -> Rows:
         if not statement.params:
@@ -324,7 +302,7 @@ def _run_on_sqlalchemy(bind: Any, frame: FlowFrame[T]) -> T:
                 return []
             return _decoded(_rows(connection.exec_driver_sql(statement.sql, statement.params, UNSTREAMED)))
 
-        return drive(frame(_sqlite_state(connection.connection.driver_connection)), execute, BaseException)
+        return drive_steps(frame(_sqlite_state(connection.connection.driver_connection)), execute, BaseException)
 
     from sqlalchemy import text
 
@@ -334,7 +312,7 @@ def _run_on_sqlalchemy(bind: Any, frame: FlowFrame[T]) -> T:
 
     autocommit = getattr(connection.connection.dbapi_connection, "autocommit", False)
     state = TransactionState(connection.dialect.name, in_transaction=not autocommit)
-    return drive(frame(state), execute_text, BaseException)
+    return drive_steps(frame(state), execute_text, BaseException)
 
 
 def _rows(result: Any) -> Rows:

@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 from holdfast.engine.ids import parse_id
 from holdfast.engine.redaction import shown_url
 from holdfast.errors import Conflict, InvalidInput, InvalidSetting, NotFound, Refused, StoreUnavailable
-from holdfast.stores.private_files import make_private
+from holdfast.stores.host_files import make_private
 from holdfast.stores.s3 import Bucket
 
 SCHEME: Final = "artifact://"
@@ -214,7 +214,7 @@ class Directory:
         try:
             shared = self._group_mode()
             make_private(path.parent, 0o700 | shared)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".aside-")
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
             try:
                 with os.fdopen(handle, "wb") as file:
                     if shared:

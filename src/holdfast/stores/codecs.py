@@ -125,7 +125,7 @@ class Record:
 
     @staticmethod
     def _names(record: type[Any], skip: Sequence[str]) -> list[str]:
-        return [each.name for each in dataclasses.fields(record) if each.name not in skip and each.name != NOTED]
+        return [each.name for each in dataclasses.fields(record) if each.init and each.name not in (*skip, NOTED)]
 
     @classmethod
     def decoder(

@@ -19,13 +19,13 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
-from holdfast.engine.operation import Program
+from holdfast.engine.operation import Program, adrive, drive
 from holdfast.stores.locks import ForkSafeExecutor
 
 P = ParamSpec("P")
@@ -70,8 +70,9 @@ class Flow(Generic[T_co]):
     ``tells``: notify listeners in this process after the commit.
     ``repeat``: the steps to run after a lost connection, when it is unknown whether ``start`` committed. They find out,
     do what is missing, and return the same result.
-    ``patience``: seconds to wait for a response, instead of the store's default.
+    ``response_timeout``: seconds to wait for a response, instead of the store's default.
     ``hot``: run by one process again and again. Such flows have dedicated connections, where the plans are cached.
+    ``short``: a write that may share its commit with other such writes of this process.
     """
 
     start: Callable[[], Steps[T_co]]
@@ -80,8 +81,9 @@ class Flow(Generic[T_co]):
     peek: Callable[[], Steps[T_co | None]] | None = None
     notifies: bool = False
     repeat: Callable[[], Steps[T_co]] | None = None
-    patience: float | None = None
+    response_timeout: float | None = None
     hot: bool = False
+    short: bool = False
 
     def again(self) -> Flow[T_co]:
         """The flow to run after a lost connection."""
@@ -96,17 +98,17 @@ def flow(
     notifies: bool = False,
     repeat: Callable[..., Steps[Any]] | None = None,
     hot: bool = False,
+    short: Callable[..., bool] | None = None,
 ) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
-    """Make a generator function return a ``Flow``. ``peek`` and ``repeat`` take the same arguments."""
+    """Make a generator function return a ``Flow``. ``peek``, ``repeat`` and ``short`` take the same arguments."""
 
     def wrap(steps: Callable[P, Steps[T]]) -> Callable[P, Flow[T]]:
         @functools.wraps(steps)
         def make(*args: P.args, **kwargs: P.kwargs) -> Flow[T]:
             peeking = None if peek is None else functools.partial(peek, *args, **kwargs)
             repeating = None if repeat is None else functools.partial(repeat, *args, **kwargs)
-            return Flow(
-                functools.partial(steps, *args, **kwargs), writes, single, peeking, notifies, repeating, hot=hot
-            )
+            start, brief = functools.partial(steps, *args, **kwargs), short is not None and short(*args, **kwargs)
+            return Flow(start, writes, single, peeking, notifies, repeating, hot=hot, short=brief)
 
         return make
 
@@ -117,6 +119,23 @@ def run(flow: Flow[T]) -> Program[T]:
     """Run a flow within an operation of a namespace: ``limits = yield from run(self._store.limits.list(tenant))``."""
     result: T = yield flow
     return result
+
+
+def transaction(
+    *, writes: bool = True, notifies: bool = False
+) -> Callable[[Callable[P, Steps[T]]], Callable[P, Program[T]]]:
+    """An operation of a namespace whose steps are one flow: ``@operation``, ``@http(…)``, ``@transaction()``."""
+
+    def wrap(steps: Callable[P, Steps[T]]) -> Callable[P, Program[T]]:
+        make = flow(writes=writes, notifies=notifies)(steps)
+
+        @functools.wraps(steps)
+        def program(*args: P.args, **kwargs: P.kwargs) -> Program[T]:
+            return (yield from run(make(*args, **kwargs)))
+
+        return program
+
+    return wrap
 
 
 class Binding:
@@ -138,23 +157,29 @@ class Binding:
         return False
 
 
-def drive(steps: Steps[T], execute: Callable[[Statement], Rows], thrown: type[BaseException] = Exception) -> T:
-    """Run an operation to its end in this thread. An error of type ``thrown`` is raised at the ``yield`` of its
-    statement, so that the operation can undo its work; it propagates unless the operation handles it."""
-    try:
-        statement = next(steps)
-        while True:
-            try:
-                rows: Any = [execute(each) for each in statement.batch] if statement.batch else execute(statement)
-            except thrown as error:
-                statement = steps.throw(error)
-            else:
-                statement = steps.send(rows)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    finally:
-        steps.close()
+def drive_steps(steps: Steps[T], execute: Callable[[Statement], Any], thrown: type[BaseException] = Exception) -> T:
+    """Run the steps of an operation in this thread. Errors of type ``thrown`` are raised at their ``yield``."""
+    binding = Binding()
+
+    def perform(statement: Statement) -> Any:
+        if binding.is_redundant(statement):
+            return []
+        return [execute(each) for each in statement.batch] if statement.batch else execute(statement)
+
+    return drive(steps, perform, thrown)
+
+
+async def adrive_steps(
+    steps: Steps[T], execute: Callable[[Statement], Awaitable[Any]], thrown: type[BaseException] = Exception
+) -> T:
+    binding = Binding()
+
+    async def perform(statement: Statement) -> Any:
+        if binding.is_redundant(statement):
+            return []
+        return [await execute(each) for each in statement.batch] if statement.batch else await execute(statement)
+
+    return await adrive(steps, perform, thrown)
 
 
 A = TypeVar("A")
@@ -268,7 +293,9 @@ class WaitLimit:
 
 
 NO_LIMIT = WaitLimit()
-patience_of: ContextVar[WaitLimit] = ContextVar("holdfast_patience", default=NO_LIMIT)
+wait_limit_of: ContextVar[WaitLimit] = ContextVar("holdfast_wait_limit", default=NO_LIMIT)
+maintaining: ContextVar[bool] = ContextVar("holdfast_maintaining", default=False)
+"""Whether the current statements are maintenance: they may use the connection of the exchanges while it is idle."""
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -290,13 +317,22 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
         with contextlib.suppress(RuntimeError):  # the loop is closed, and no task waits
             loop.call_soon_threadsafe(complete)
 
-    threading.Thread(target=run, name="holdfast-aside", daemon=True).start()
+    threading.Thread(target=run, name="holdfast-thread", daemon=True).start()
     return await future
 
 
 def _set(future: asyncio.Future[Any], setter: Callable[[Any], None], value: object) -> None:
     if not future.done():
         setter(value)
+
+
+class ReadRequest:
+    """A request that only reads. ``standby``: whether a standby served its last read; None before the first."""
+
+    standby: bool | None = None
+
+
+read_request: ContextVar[ReadRequest | None] = ContextVar("holdfast_read_request", default=None)
 
 
 VALUE: Final = 1_048_576
@@ -319,7 +355,7 @@ def reading_at_most(size: int) -> Iterator[None]:
         read_budget.reset(token)
 
 
-async def read_aside(read: Callable[[], T]) -> T:
+async def read_in_thread(read: Callable[[], T]) -> T:
     """Call a read of bounded size, in one of a few threads."""
     return await asyncio.get_running_loop().run_in_executor(_reads, copy_context().run, read)
 

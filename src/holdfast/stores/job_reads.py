@@ -9,7 +9,7 @@ from abc import ABC
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result
@@ -17,10 +17,12 @@ from holdfast.engine.states import State, state_of
 from holdfast.engine.steps import RUNNING, Step
 from holdfast.features.payloads.model import HIDDEN, WITHHELD
 from holdfast.stores.codecs import Record
-from holdfast.stores.flow import Row, Rows, Steps, flow, read_budget
+from holdfast.stores.flow import Row, Rows, Statement, Steps, flow, read_budget
 from holdfast.stores.job_pages import KINDS_OF_DOMAIN, WINDOW, ids, page, with_kinds, worker_of
 from holdfast.stores.reader import Dialect, within
 from holdfast.stores.requests import Counted, JobFilter
+
+R = TypeVar("R")
 
 _WITHHELD = "'" + WITHHELD.replace("'", "''") + "'"
 
@@ -58,7 +60,9 @@ DERIVED = {
     # The view hides restricted payloads.
     "payload": "(select v.payload from {jobs} v where v.id = j.id)",
     "updated_at": _of_ledger("at", ""),
-    "last_error_at": _of_ledger("at", " and e.from_state = 'in_progress' and e.type in ('fail', 'lapse', 'crash')"),
+    "last_error_at": _of_ledger(
+        "at", " and e.from_state = 'in_progress' and e.type in ('fail', 'lease_expired', 'crash')"
+    ),
     "queued_at": _of_ledger("at", " and e.to_state = 'queued' and coalesce(e.from_state, '') <> 'queued'"),
     "worker": worker_of("j.id"),
     "domain": "(select k.domain from {registered_kind} k where k.name = j.kind)",
@@ -84,6 +88,21 @@ class Reader(ABC):
         rows = yield self.dialect.read(text, tenant=tenant, **params)
         return rows
 
+    def _records(self, record: type[R], tenant: str, text: str, /, **params: object) -> Steps[list[R]]:
+        """The records of a query whose columns are those of the record."""
+        rows = yield from self._query(tenant, text, **params)
+        return list(map(Record.decoder(record, self.dialect.codec), rows))
+
+    def _rows_as(self, record: type[R], statement: Statement) -> Steps[list[R]]:
+        """The same for a statement of one store, which does not bind the transaction."""
+        rows = yield statement
+        return list(map(Record.decoder(record, self.dialect.codec), rows))
+
+    def _record(self, record: type[R], tenant: str, text: str, /, **params: object) -> Steps[R | None]:
+        """The first record of such a query."""
+        records = yield from self._records(record, tenant, text, **params)
+        return records[0] if records else None
+
     def _resolved(self, job_filter: JobFilter) -> Steps[JobFilter]:
         """The filter with the kinds of its domain."""
         if job_filter.domain is None:
@@ -98,7 +117,7 @@ class JobReads(Reader):
         return Record.decoder(Job, self.dialect.codec)
 
     def _job_of(self, row: Row) -> Job:
-        """A job, from a row whose last column is the reason why claims skip the job (``set_aside``), or null."""
+        """A job, from a row whose last column is the reason why claims skip the job (``quarantine``), or null."""
         *columns, why = row
         job = self._job(columns)
         if why is None:
@@ -114,6 +133,7 @@ class JobReads(Reader):
 
     @flow(writes=False)
     def beginning_with(self, low: str, high: str, tenant: str, limit: int = 5) -> Steps[list[str]]:
+        """Ids from ``low`` to ``high``, to resolve an id from its first characters."""
         text = (
             f"select j.id from {{job}} j where j.id >= :low and j.id <= :high and {within(tenant, 'j.tenant')}"
             f" order by j.id limit {int(limit)}"
@@ -123,6 +143,7 @@ class JobReads(Reader):
 
     @flow(writes=False)
     def notes(self, job_filter: JobFilter) -> Steps[dict[str, dict[str, Any]]]:
+        """The notes of the jobs of a page, by id: details of the last transition, for jobs that have any."""
         job_filter = yield from self._resolved(job_filter)
         text, params = page(self.dialect, "s.id, s.note", job_filter)
         rows = yield from self._query(job_filter.tenant, text, **params)
@@ -154,9 +175,7 @@ class JobReads(Reader):
             f"select {Record.columns(Artifact, 'a.')} from {{artifact}} a"
             f" where a.job_id = :id and {within(tenant, 'a.tenant')} order by a.attempt, a.name"
         )
-        rows = yield from self._query(tenant, text, id=parse_id(job_id))
-        decode = Record.decoder(Artifact, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(Artifact, tenant, text, id=parse_id(job_id)))
 
     @flow(writes=False)
     def references(self, job_id: str, tenant: str) -> Steps[References]:
@@ -195,9 +214,7 @@ class JobReads(Reader):
             f" {columns.replace('a.payload', f'case when {wanted} then a.payload end as payload')} from {{attempts}} a"
             f" where a.job_id = :id and a.attempt > :after and {within(tenant, 'a.tenant')}{last}) a order by a.attempt"
         )
-        rows = yield from self._query(tenant, text, id=parse_id(job_id), after=after)
-        decode = Record.decoder(Attempt, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(Attempt, tenant, text, id=parse_id(job_id), after=after))
 
     @flow(writes=False)
     def counts(self, tenant: str) -> Steps[dict[State, int]]:
@@ -290,6 +307,7 @@ _NONE = References()
 class StepReads(Reader):
     @flow(writes=False)
     def unfinished(self, job_id: str, tenant: str) -> Steps[dict[int, int]]:
+        """How often each step that an earlier attempt began and did not record was started."""
         text = (
             "select c.value from {checkpoint} c"
             f" where c.job_id = :id and c.name = '{RUNNING}' and {within(tenant, 'c.tenant')}"
@@ -300,6 +318,7 @@ class StepReads(Reader):
 
     @flow(writes=False)
     def requires_approval(self, agent: str, tenant: str) -> Steps[bool]:
+        """Whether jobs of this agent need an approval before they run."""
         text = f"select 1 from {{agent}} a where a.id = :agent and {within(tenant, 'a.tenant')} and a.requires_approval"
         rows = yield from self._query(tenant, text, agent=agent)
         return bool(rows)
@@ -311,6 +330,4 @@ class StepReads(Reader):
             f"select {columns}, p.now from {{step}} t, {{present}} p"
             f" where t.job_id = :id and {within(tenant, 't.tenant')} order by t.n"
         )
-        rows = yield from self._query(tenant, text, id=parse_id(job_id))
-        decode = Record.decoder(Step, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(Step, tenant, text, id=parse_id(job_id)))

@@ -27,7 +27,7 @@ Names = Callable[[], Iterable[str]]
 
 class Listener(abc.ABC):
     def __init__(self) -> None:
-        self._subscribers: dict[int, tuple[Callable[[str], None], Names | None]] = {}
+        self._subscribers: dict[int, tuple[Callable[[str], None], Names | None, Names | None]] = {}
         self._numbers = itertools.count()
         self._guard = fork_safe_lock()
         self._thread: threading.Thread | None = None
@@ -35,28 +35,45 @@ class Listener(abc.ABC):
         self._owner = os.getpid()
         self._last_removed = 0.0
 
-    def add(self, notify: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
+    def add(
+        self, notify: Callable[[str], None], names: Names | None = None, awaited: Names | None = None
+    ) -> Callable[[], None]:
         """Subscribe ``notify`` and return the function that unsubscribes it. It is called from the listener's thread,
         and must return quickly. ``names`` returns the names it wants at that moment; without ``names`` it is called
-        with ``""`` for every notification."""
+        with ``""`` for every notification. ``awaited`` returns the queues whose new jobs must be announced at that
+        moment; it is called again after ``refresh``."""
         with self._guard:
             if self._owner != os.getpid():  # in a forked child, which has neither the thread nor the subscribers
                 self._subscribers, self._thread, self._owner = {}, None, os.getpid()
             number = next(self._numbers)
-            self._subscribers[number] = (notify, names)
+            self._subscribers[number] = (notify, names, awaited)
             if self._thread is None or not self._thread.is_alive():
                 self._closing = threading.Event()
                 self._thread = threading.Thread(
                     target=self._listen, args=(self._closing,), name="holdfast-listener", daemon=True
                 )
                 self._thread.start()
+        if awaited is not None:
+            self.refresh()
 
         def stop() -> None:
             with self._guard:
                 self._subscribers.pop(number, None)
                 self._last_removed = time.monotonic()
+            if awaited is not None:
+                self.refresh()
 
         return stop
+
+    def refresh(self) -> None:
+        """What a subscriber awaits has changed. As soon as jobs of a queue that was not awaited before are announced,
+        its subscribers are notified once, because earlier jobs were not."""
+        return  # where every job is announced, there is nothing to do
+
+    def _awaited(self) -> set[str]:
+        with self._guard:
+            functions = [awaited for _, _, awaited in self._subscribers.values() if awaited is not None]
+        return {name for awaited in functions for name in awaited()}
 
     def _is_unused(self) -> bool:
         """Whether there was no subscriber for a while, so that the thread must end: the next subscriber starts another.
@@ -69,7 +86,7 @@ class Listener(abc.ABC):
 
     def notify(self, signal: str) -> None:
         """Call the subscribers that want this signal: ``""``, or a name in the form of ``_signal``."""
-        for notify, names in tuple(self._subscribers.values()):
+        for notify, names, _ in tuple(self._subscribers.values()):
             if signal == "" or names is None:
                 notify("")
                 continue

@@ -44,7 +44,8 @@ class Outage:
 
     def failed(self, error: Exception) -> None:
         # Errors of operations repeat why there was no connection, and would be repeated by the next.
-        now, reason = time.monotonic(), self.connecting or str(error).strip().split("\n")[0]
+        now, said = time.monotonic(), str(error).strip().split("\n")[0]
+        reason = self.connecting or said or type(error).__name__
         with self._guard:
             self.reason = reason
             if self._since is None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Final, Literal, TypedDict
 
-from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.declared import Help
+from holdfast.engine.ids import IdMaker
+from holdfast.engine.job import EVERY_TENANT, Renewal
 from holdfast.engine.names import NamedKind
 from holdfast.engine.retry import attempt_limit
 from holdfast.engine.states import State
@@ -16,7 +20,19 @@ from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
 from holdfast.stores.job_filters import BY_NAME, FILTERS, checked
 
+new_id = IdMaker(time.time_ns, os.urandom)
+"""The id generator of this process. There is one, so that each id sorts after all earlier ones."""
+
 OperatorAction = Literal["cancel", "redrive", "discard"]
+
+# Inputs that several operations have.
+JobId = Annotated[str, Help("The job's id.", "ID", longest=100, cli="The job's id, or its first characters.")]
+Tenant = Annotated[str | None, Help("The tenant, if not that of the session.", http=False, cli=False)]
+Reason = Annotated[str | None, Help("The reason, recorded in the ledger.", longest=2_000)]
+NeededReason = Annotated[str, Help("The reason, recorded in the ledger.", longest=2_000)]
+MaxAttempts = Annotated[int | None, Help("New maximum of attempts.", "N", low=1, high=101)]
+StartAt = Annotated[datetime | None, Help("Start not before this time.", "TIME")]
+StartDelay = Annotated[Duration | None, Help("Start this long from now: 90s, 5m, 1h30m.", "SPAN", option="--in")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +108,11 @@ class JobConditions(JobFacts, total=False):
     worker: str | None
     """The worker that has the job, or ran it last: its id, the first eight or more characters of it, or its name. Jobs
     that it ran are found among the newest 10,000 that match the other conditions."""
-    fingerprint: str | None
-    """Open dead letters of this group."""
+    fingerprint: Annotated[str | None, Help("Only open dead letters of this group.", parameter="group")]
 
 
 class JobsWanted(JobConditions, total=False):
-    tenant: str
+    tenant: Annotated[str, Help("The tenant, if not that of the session.", http=False, cli=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,29 +170,56 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class SchemaStatus:
-    """``pending``: scripts that ``migrate`` would apply. ``unknown``: applied scripts that this release does not
-    have."""
+    """``pending``: scripts that ``migrate`` would apply. ``unknown``: applied scripts that this release does not have.
+    ``supported``: a newer release migrated the database, and this one works with it."""
 
     applied: tuple[str, ...]
     pending: tuple[str, ...]
     unknown: tuple[str, ...]
+    supported: bool = False
 
     @property
     def current(self) -> bool:
-        return not self.pending and not self.unknown
+        """Whether this release works with the database."""
+        return self.supported or (not self.pending and not self.unknown)
 
     @property
     def finding(self) -> Finding:
         """The schema as a check of ``holdfast doctor``."""
         if self.current:
-            return Finding("schema", True, "up to date")
+            return Finding(
+                "schema", True, "of a newer release, which supports this one" if self.supported else "up to date"
+            )
         pending, unknown = (", ".join(names) or "none" for names in (self.pending, self.unknown))
         return Finding("schema", False, f"pending: {pending}; not of this release: {unknown}", "Run: holdfast migrate")
 
     @property
     def unsupported(self) -> bool:
         """Whether a development version created the database. A newer release has every migration of this one."""
-        return bool(self.unknown) and any(name != "code" for name in self.pending)
+        return bool(self.unknown) and not self.supported and any(name != "code" for name in self.pending)
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationStep:
+    """One statement that a migration would run."""
+
+    script: str
+    statement: str
+    lock: str
+    """The lock that it takes on a table in use, and the table; empty if none."""
+    seconds: float | None
+    """An estimate for a statement whose time grows with the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What ``uninstall`` removes, or would remove."""
+
+    objects: tuple[str, ...]
+    unfinished: int
+    """Jobs that have not ended."""
+    kept: tuple[str, ...] = ()
+    """What stays, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,3 +282,25 @@ def page_of(tenant: str, options: Mapping[str, Any]) -> JobFilter:
 def all_of(tenant: str, options: Mapping[str, Any]) -> JobFilter:
     """The checked filter for all jobs that match, without paging options."""
     return JobFilter(tenant=tenant, **checked(options, _WHICH))
+
+
+# The tasks that a store reports as due or not. A task of another name runs at its own interval.
+KNOWN_TASKS: Final = frozenset(
+    {
+        *("promote", "limits", "subscriptions", "operations", "schedules", "expire", "approvals", "aging", "recover"),
+        *("seal", "retention", "orphans", "callbacks", "held", "rules"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DueWork:
+    """``tasks`` have work now, among them ``claim`` if jobs wait in the queues of the lease; the next known work is due
+    in ``next_in`` seconds. One of the live workers ``leads`` and does it first. ``notifies``: this database sends
+    notifications of new jobs. ``renewal`` is the answer to a heartbeat that came with the query."""
+
+    tasks: frozenset[str]
+    leads: bool
+    next_in: float | None
+    notifies: bool
+    renewal: Renewal | None = None

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from holdfast.engine.hooks import AppHooks
 from holdfast.engine.job import EVERY_TENANT, Enqueued, JobSpec
 from holdfast.engine.names import check_name
-from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
-from holdfast.features.jobs.handle import Handle
+from holdfast.errors import Conflict, HoldfastError, InvalidSetting, Refused
 from holdfast.features.payloads.model import PayloadRule, effective
-from holdfast.stores.flow import Flow, in_thread, read_aside, read_budget
+from holdfast.stores.flow import Flow, in_thread, read_budget, read_in_thread
 from holdfast.stores.locks import fork_safe_lock
 from holdfast.stores.vault import EMPTY, Vault, is_packed
 from holdfast.telemetry import observers
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
     from holdfast.features.assembly import Store
 
 T = TypeVar("T")
+
+Stored = Callable[[Sequence[Enqueued]], None]
+_UNWATCHED: Final[nullcontext[Stored]] = nullcontext(lambda results: None)
 
 DRAIN_GRACE = 0.5
 """Seconds that a wait in a test kit gives a drain in another thread or task to begin."""
@@ -54,10 +56,13 @@ class Session:
         home: Store | None = None,
         vault: Vault = EMPTY,
         hooks: AppHooks | None = None,
+        version: str | None = None,
     ) -> None:
         self.store = store
+        self.version = version
+        """The version of the application."""
         self.vault = vault
-        self.hooks = hooks
+        self.hooks = hooks or AppHooks()
         self.home = home or store
         self.scope = tenant
         self.name = name
@@ -128,21 +133,31 @@ class Session:
         return any(owner == self.store.url for owner, _ in _bound.get())
 
     def run(self, flow: Flow[T]) -> T:
-        self.make_ready()
+        if not self._ready:
+            self.make_ready()
         return self.store.run(flow)
 
     async def arun(self, flow: Flow[T]) -> T:
-        await self.amake_ready()
+        if not self._ready:
+            await in_thread(self.make_ready)
         if read_budget.get() is not None and not flow.writes:
-            return await read_aside(partial(self.store.run, flow))
+            return await read_in_thread(partial(self.store.run, flow))
         return await self.store.arun(flow)
 
     def make_ready(self) -> None:
         if not self._ready:
             with self._migrating:
                 if not self._ready:
-                    self.store.migrate()
-                    self._ready = True
+                    self._migrate()
+
+    def migrate(self) -> None:
+        """Create the tables, or bring them to this release."""
+        with self._migrating:
+            self._migrate()
+
+    def _migrate(self) -> None:
+        self.store.migrate()
+        self._ready = True
 
     async def amake_ready(self) -> None:
         """In a thread: another process may hold the lock of the migration."""
@@ -151,83 +166,62 @@ class Session:
 
     # --- enqueue ---
 
-    def enqueue(
-        self, spec: JobSpec, tenant: str, decode: Callable[[Any], T], connection: object | None = None
-    ) -> Handle[T]:
-        return self.accepted(self.add([spec], tenant, connection), tenant, decode)
-
-    async def aenqueue(
-        self, spec: JobSpec, tenant: str, decode: Callable[[Any], T], connection: object | None = None
-    ) -> Handle[T]:
-        return self.accepted(await self.aadd([spec], tenant, connection), tenant, decode)
-
-    def add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
+    def enqueue(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
         """Enqueue a batch, on a pooled connection or in the transaction that is open on the caller's connection."""
-        if self.hooks is None or not self.hooks.wraps_enqueue:
-            return self._add_observed(specs, tenant, connection)
-        with self.hooks.enqueuing(specs, tenant) as stored:
-            results = self._add_observed(specs, tenant, connection)
+        with self._watched(specs, tenant) if self._is_watched else _UNWATCHED as stored:
+            try:
+                results = self._insert(specs, tenant, connection)
+            except Refused as refused:
+                self._check_storable(refused, specs, tenant)
+                rules = self.run(self.store.payload_rules.list(tenant))
+                store_payloads(specs, tenant, rules, self.vault, refused)
+                results = self._insert(specs, tenant, connection)
+            if self.vault.artifacts is not None:
+                self._drop_payloads(_not_created(specs, results), tenant)
             stored(results)
         return results
 
-    def _add_observed(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
-        if observers.nothing_to_observe():
-            return self._add_storing_payloads(specs, tenant, connection)
-        with observers.sending(specs, tenant):
-            return self._add_storing_payloads(specs, tenant, connection)
-
-    def _add_storing_payloads(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
-        try:
-            results = self._add(specs, tenant, connection)
-        except Refused as refused:
-            self._check_storable(refused, specs, tenant)
-            rules = self.run(self.store.payload_rules.list(tenant))
-            store_payloads(specs, tenant, rules, self.vault, refused)
-            results = self._add(specs, tenant, connection)
-        if self.vault.artifacts is not None:
-            unused = [spec for spec, result in zip(specs, results, strict=True) if not result.created]
-            self._drop_payloads(unused, tenant)
+    async def aenqueue(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
+        async with self._awatched(specs, tenant) if self._is_watched else _UNWATCHED as stored:
+            try:
+                results = await self._ainsert(specs, tenant, connection)
+            except Refused as refused:
+                self._check_storable(refused, specs, tenant)
+                rules = await self.arun(self.store.payload_rules.list(tenant))
+                await asyncio.to_thread(store_payloads, specs, tenant, rules, self.vault, refused)
+                results = await self._ainsert(specs, tenant, connection)
+            if self.vault.artifacts is not None and (unused := _not_created(specs, results)):
+                await asyncio.to_thread(self._drop_payloads, unused, tenant)
+            stored(results)
         return results
 
-    def _add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
+    def _insert(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is None:
             return self.run(self.store.jobs.enqueue(specs, tenant))
         return self.store.run_on_connection(connection, self.store.on_connection.enqueue(specs, tenant))
 
-    async def aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
-        if self.hooks is None or not self.hooks.wraps_enqueue:
-            return await self._aadd_observed(specs, tenant, connection)
-        async with self.hooks.aenqueuing(specs, tenant) as stored:
-            results = await self._aadd_observed(specs, tenant, connection)
-            stored(results)
-        return results
-
-    async def _aadd_observed(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
-        if observers.nothing_to_observe():
-            return await self._aadd_storing_payloads(specs, tenant, connection)
-        with observers.sending(specs, tenant):
-            return await self._aadd_storing_payloads(specs, tenant, connection)
-
-    async def _aadd_storing_payloads(
-        self, specs: Sequence[JobSpec], tenant: str, connection: object | None
-    ) -> list[Enqueued]:
-        try:
-            results = await self._aadd(specs, tenant, connection)
-        except Refused as refused:
-            self._check_storable(refused, specs, tenant)
-            rules = await self.arun(self.store.payload_rules.list(tenant))
-            await asyncio.to_thread(store_payloads, specs, tenant, rules, self.vault, refused)
-            results = await self._aadd(specs, tenant, connection)
-        if self.vault.artifacts is not None:
-            unused = [spec for spec, result in zip(specs, results, strict=True) if not result.created]
-            if unused:
-                await asyncio.to_thread(self._drop_payloads, unused, tenant)
-        return results
-
-    async def _aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
+    async def _ainsert(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is None:
             return await self.arun(self.store.jobs.enqueue(specs, tenant))
         return await self.store.arun_on_connection(connection, self.store.on_connection.enqueue(specs, tenant))
+
+    @property
+    def _is_watched(self) -> bool:
+        return self.hooks.wraps_enqueue or not observers.nothing_to_observe()
+
+    @contextmanager
+    def _watched(self, specs: Sequence[JobSpec], tenant: str) -> Iterator[Stored]:
+        """Hooks and observers around an enqueue. Yields a function that takes the results for the hooks."""
+        hooks = self.hooks.enqueuing(specs, tenant) if self.hooks.wraps_enqueue else _UNWATCHED
+        with hooks as stored, observers.sending(specs, tenant):
+            yield stored
+
+    @asynccontextmanager
+    async def _awatched(self, specs: Sequence[JobSpec], tenant: str) -> AsyncIterator[Stored]:
+        hooks = self.hooks.aenqueuing(specs, tenant) if self.hooks.wraps_enqueue else _UNWATCHED
+        async with hooks as stored:
+            with observers.sending(specs, tenant):
+                yield stored
 
     def _check_storable(self, refused: Refused, specs: Sequence[JobSpec], tenant: str) -> None:
         """Raise the refusal unless it is about a large payload that the artifact store can take. A payload rule that
@@ -242,22 +236,9 @@ class Session:
             with suppress(HoldfastError):
                 self.vault.drop(spec.payload, tenant=tenant)
 
-    def handle(self, result: Enqueued, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
-        return Handle(result.id or "", tenant, result.created, result.reason, self, decode, result.detail)
 
-    def accepted(self, results: Sequence[Enqueued], tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
-        result = results[0]
-        if result.reason == "idempotency_conflict":
-            raise Conflict(
-                f"job {result.id} was enqueued under this key with another payload",
-                code="idempotency_conflict",
-                fix="Use another key, or the same arguments.",
-            )
-        if result.reason == "parent_not_found":
-            raise NotFound("the parent job does not exist in this tenant", code="parent_not_found")
-        if result.id is None:
-            raise Refused(result.detail or "the job was refused", code=result.reason)
-        return self.handle(result, tenant, decode)
+def _not_created(specs: Sequence[JobSpec], results: Sequence[Enqueued]) -> list[JobSpec]:
+    return [spec for spec, result in zip(specs, results, strict=True) if not result.created]
 
 
 def store_payloads(

@@ -29,7 +29,7 @@ from holdfast.engine.payload import DEFAULT_LIMIT, MARK, Unreadable, decode, enc
 from holdfast.errors import Conflict, InvalidPayload, InvalidSetting, Refused
 from holdfast.features.payloads.model import Effective
 from holdfast.stores.artifacts import SCHEME, Artifacts, open_artifacts
-from holdfast.stores.ids import new_id
+from holdfast.stores.requests import new_id
 
 KEYS_VARIABLE: Final = "HOLDFAST_KEYS"
 KEY_BYTES: Final = 32
@@ -165,6 +165,10 @@ class Vault:
         """An existing digest, keyed so that it can be stored beside sealed content."""
         return digest if self.keys is None else self.keys.digest(digest)
 
+    def keeps_results(self, rule: Effective) -> bool:
+        """Whether results are stored as they are: neither encrypted, limited nor stored elsewhere."""
+        return self.keys is None and not rule.store and rule.limit_of("result") is None
+
     def limit(self, rule: Effective) -> int:
         """The maximum size of a text before it is packed."""
         return STORED_LIMIT if rule.store and self.artifacts is not None else DEFAULT_LIMIT
@@ -172,7 +176,7 @@ class Vault:
     def pack(self, text: str, rule: Effective, *, what: What, kind: str, tenant: str, job_id: str) -> str:
         """The text for the database. Raises before anything is written if a rule refuses it."""
         size = len(refuse_reserved(text, what).encode())
-        most = rule.max_bytes if what == "payload" else rule.max_result_bytes
+        most = rule.limit_of(what)
         elsewhere = size > min(DEFAULT_LIMIT if most is None else most, DEFAULT_LIMIT)
         if what == "payload" and rule.forbidden:
             # The database cannot check sealed or stored payloads for forbidden keys.
@@ -270,6 +274,10 @@ class Vault:
         if ref is not None and value is None and ref.startswith(SCHEME):
             value = {NAME: {"stored": ref}}
         return self._opened(value, what="result", tenant=tenant, job_id=job_id)
+
+    def open_payload(self, value: Any, *, tenant: str, job_id: str) -> Any:
+        """Open the payload of a job that was read."""
+        return self._opened(value, what="payload", tenant=tenant, job_id=job_id)
 
     def open_part(self, value: Any, *, what: What, tenant: str, job_id: str, place: str) -> Any:
         """Open a step result or checkpoint. One that cannot be read must not be taken for a value."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Final, TextIO
@@ -20,11 +21,12 @@ from holdfast.engine.job import log_fields
 from holdfast.engine.redaction import HIDDEN, LINE_LIMIT, Redactor, one_line
 from holdfast.engine.settlement import TRACEBACK_LIMIT
 from holdfast.errors import InvalidSetting
-from holdfast.telemetry import observers, tracing
+from holdfast.telemetry import observers
 from holdfast.telemetry.tracebacks import traceback_of, type_name
 
 MOST_EXTRAS: Final = 32
 NAME_LIMIT: Final = 60
+HANDLER: Final = "holdfast"
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 # The attributes of every record; all others are extras.
@@ -122,7 +124,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     if "job" not in fields and job is not None:
         fields = {_RENAMED.get(name, name): value for name, value in log_fields(job.claim).items()} | fields
     fields.setdefault("worker", observers.working_as.get())
-    trace = tracing.current_trace()
+    trace = observers.current_trace()
     if trace is not None and "trace_id" not in fields:
         fields |= {"trace_id": trace.trace_id, "span_id": trace.span_id}
     ordered = [name for name in _FIRST if name in fields] + [name for name in fields if name not in _FIRST]
@@ -153,6 +155,31 @@ def _finite(value: object) -> object:
     return str(value) if isinstance(value, float) and (value != value or abs(value) == float("inf")) else value
 
 
+class TextLines(logging.Formatter):
+    """Formats records as text: time, level, logger, message. ``process`` is that of ``JsonLines``."""
+
+    def __init__(self, process: int | None = None) -> None:
+        super().__init__()
+        self._process = "" if process is None else f"[{process}] "
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
+        # A message may contain text of a job: it must stay on one line. A traceback may have several.
+        message = one_line(redact_line(record.getMessage()))
+        text = f"{at} {record.levelname.lower():<7} {self._process}{record.name}: {message}"
+        trace = redacted_traceback(record)
+        return f"{text}\n{plain(trace)}" if trace else text
+
+
+# Control characters except newline and tab, and those that change the direction of text.
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """Escape control characters, which could rewrite a terminal, except newlines."""
+    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape", "surrogatepass").decode(), text)
+
+
 def configure_logging(
     *, json: bool = True, level: str = "info", jobs: bool = True, stream: TextIO | None = None
 ) -> logging.Handler:
@@ -165,29 +192,11 @@ def configure_logging(
         raise InvalidSetting(f"the level must be one of {', '.join(LEVELS)}, not {level!r}", code="unknown_option")
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.set_name(HANDLER)
-    handler.setFormatter(JsonLines() if json else PlainLines())
+    handler.setFormatter(JsonLines() if json else TextLines())
     root = logging.getLogger()
     root.handlers[:] = [other for other in root.handlers if other.get_name() != HANDLER] + [handler]
     root.setLevel(level.upper())
     logging.getLogger("holdfast.jobs").setLevel(logging.INFO if jobs else logging.WARNING)
-    quieten()
-    return handler
-
-
-HANDLER: Final = "holdfast"
-
-
-class PlainLines(logging.Formatter):
-    """Log lines as text: time, level, logger, message."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
-        text = f"{at} {record.levelname.lower():<7} {record.name}: {one_line(redact_line(record.getMessage()))}"
-        trace = redacted_traceback(record)
-        return f"{text}\n{trace}" if trace else text
-
-
-def quieten() -> None:
-    """Log only warnings of libraries that log every connection and callback."""
-    for name in ("psycopg", "psycopg.pool", "asyncio"):
+    for name in ("psycopg", "psycopg.pool", "asyncio"):  # they log every connection and callback
         logging.getLogger(name).setLevel(logging.WARNING)
+    return handler

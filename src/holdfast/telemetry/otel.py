@@ -19,7 +19,7 @@ from holdfast.engine.outcome import Crashed, Failed, Outcome, Settled, outcome_l
 from holdfast.engine.redaction import one_line
 from holdfast.engine.trace import Trace
 from holdfast.errors import HoldfastError
-from holdfast.telemetry import tracing
+from holdfast.telemetry import observers
 
 SYSTEM = "holdfast"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300, 1800)
@@ -95,14 +95,14 @@ class Send:
         else:
             more["messaging.batch.message_count"] = self._count
         self._began = time.perf_counter()
-        current = tracing.current_trace()
+        current = observers.current_trace()
         self._span = otel.tracer.start_span(
             f"send {_only(queues)}",
             context=None if current is None else _parent(current),
             kind=SpanKind.PRODUCER,
             attributes=self._attributes | more,
         )
-        self.trace = tracing.of_span(self._span)
+        self.trace = observers.of_span(self._span)
 
     def over(self, error: BaseException | None) -> None:
         attributes = dict(self._attributes)
@@ -140,7 +140,7 @@ class Run:
         )
         otel.consumed.add(1, self._attributes)
         self._token = contexts.attach(trace.set_span_in_context(self._span, parent))
-        self.trace = tracing.of_span(self._span)
+        self.trace = observers.of_span(self._span)
 
     def over(self, claim: Claim, outcome: Outcome | Settled | None, seconds: float) -> None:
         contexts.detach(self._token)

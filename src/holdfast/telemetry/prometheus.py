@@ -45,7 +45,9 @@ class Bounded:
 
 
 class ProcessMetrics:
-    """A watcher that counts the jobs that this process enqueues and runs."""
+    """A watcher that counts the jobs that this process enqueues and runs, and the observation of each attempt."""
+
+    trace: Trace | None = None
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=True)
@@ -79,18 +81,18 @@ class ProcessMetrics:
     def send(self, specs: Sequence[JobSpec], tenant: str) -> Sent:
         return Sent(self, specs)
 
-    def run(self, claim: Claim) -> Ran:
+    def run(self, claim: Claim) -> ProcessMetrics:
         if claim.attempt == 1:
             waited = (datetime.now(UTC) - claim.created_at).total_seconds()
             self._wait.labels(self._queue(claim.queue)).observe(max(0.0, waited))
         self._running.inc()
-        return Ran(self)
+        return self
 
     def count_sent(self, specs: Sequence[JobSpec]) -> None:
         for spec in specs:
             self._enqueued.labels(self._kind(spec.kind)).inc()
 
-    def count_run(self, claim: Claim, outcome: Outcome | Settled | None, seconds: float) -> None:
+    def over(self, claim: Claim, outcome: Outcome | Settled | None, seconds: float) -> None:
         kind = self._kind(claim.kind)
         self._running.dec()
         self._run.labels(kind).observe(seconds)
@@ -109,16 +111,6 @@ class Sent:
     def over(self, error: BaseException | None) -> None:
         if error is None:
             self._metrics.count_sent(self._specs)
-
-
-class Ran:
-    trace: Trace | None = None
-
-    def __init__(self, metrics: ProcessMetrics) -> None:
-        self._metrics = metrics
-
-    def over(self, claim: Claim, outcome: Outcome | Settled | None, seconds: float) -> None:
-        self._metrics.count_run(claim, outcome, seconds)
 
 
 _process: ProcessMetrics | None = None

@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 
 from holdfast.engine.outcome import Failed
 from holdfast.engine.redaction import Redact
@@ -39,6 +39,11 @@ _INTERNAL = tuple(
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _INSTALLED = ("/site-packages/", "/dist-packages/", "\\site-packages\\")
 FRAME_LIMIT = 200
+# Errors whose text depends on more than the message: on the names in their frames, on source text, on other errors.
+_INSPECTED = (BaseExceptionGroup, SyntaxError, NameError, AttributeError, ImportError)
+MOST_STACKS = 256
+_STACKS: dict[tuple[tuple[int, int], ...], tuple[str, list[CodeType]]] = {}
+"""With the code objects, so that their ids stay theirs."""
 
 
 def failure(error: BaseException, redact: Redact, *, final: bool = False) -> Failed:
@@ -62,12 +67,41 @@ def message_of(error: BaseException) -> str:
 def traceback_of(error: BaseException, redact: Redact) -> str:
     """The traceback with those of its causes, each without the frames of Holdfast that called the handler."""
     try:
+        return redact(_text_of(error), TRACEBACK_LIMIT)
+    except Exception as trouble:  # a __str__, __cause__ or source file that cannot be read
+        return redact(f"{type_name(error)} (its traceback could not be written: {type_name(trouble)})")
+
+
+def _text_of(error: BaseException) -> str:
+    alone = error.__cause__ is None and (error.__context__ is None or error.__suppress_context__)
+    if not alone or isinstance(error, _INSPECTED):
         summary = _summary(error)
         for item in _chain(summary):
             _trim(item.stack)
-        return redact("".join(summary.format()), TRACEBACK_LIMIT)
-    except Exception as trouble:  # a __str__, __cause__ or source file that cannot be read
-        return redact(f"{type_name(error)} (its traceback could not be written: {type_name(trouble)})")
+        return "".join(summary.format())
+    message = traceback.TracebackException(type(error), error, None, compact=True)
+    return "".join((_stack_of(error), *message.format_exception_only()))
+
+
+def _stack_of(error: BaseException) -> str:
+    """The part of a traceback that says where. It is written once for each way to a failure, of which a program has
+    few: that is most of the cost of a traceback."""
+    places: list[tuple[CodeType, int]] = []
+    trace = error.__traceback__
+    while trace is not None:
+        places.append((trace.tb_frame.f_code, trace.tb_lasti))
+        trace = trace.tb_next
+    places = places[-FRAMES:]
+    key = tuple((id(code), at) for code, at in places)
+    known = _STACKS.get(key)
+    if known is None:
+        stack = _summary(error).stack
+        _trim(stack)
+        lines = ["Traceback (most recent call last):\n", *stack.format()] if stack else []
+        if len(_STACKS) >= MOST_STACKS:
+            _STACKS.clear()
+        known = _STACKS[key] = "".join(lines), [code for code, _ in places]
+    return known[0]
 
 
 def locations_of(error: BaseException) -> str:

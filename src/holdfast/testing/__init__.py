@@ -4,7 +4,21 @@ Within the block, the app uses a private database: the real store and state mach
 move. Nothing is patched, and importing this module has no effect.
 """
 
-from holdfast.testing.drain_report import Drained, Failure, JobsFailed, JobWaits, NeverIdle
+from holdfast.app.replayer import Replayed, ReplayReport
+from holdfast.steps.history import History
+from holdfast.testing.drain import Drained, Failure, JobsFailed, JobWaits, NeverIdle, ReplayFailed
 from holdfast.testing.kit import Decided, Kit
 
-__all__ = ["Decided", "Drained", "Failure", "JobWaits", "JobsFailed", "Kit", "NeverIdle"]
+__all__ = [
+    "Decided",
+    "Drained",
+    "Failure",
+    "History",
+    "JobWaits",
+    "JobsFailed",
+    "Kit",
+    "NeverIdle",
+    "ReplayFailed",
+    "ReplayReport",
+    "Replayed",
+]

@@ -1,23 +1,35 @@
-"""Run the jobs of an app in a test, with ticks: real leases and settlements, without polling or waiting."""
+"""Run the jobs of an app in a test, with ticks: real leases and settlements, without polling or waiting.
+
+The errors of the test kit are here and not in ``holdfast.errors``, because only tests raise them.
+
+    JobFailed
+    └── JobsFailed     jobs failed in a drain with ``check``
+    HoldfastError
+    ├── NeverIdle      jobs keep enqueuing jobs, or run again at once, forever
+    └── JobWaits       the job that was run has no result yet
+"""
 
 from __future__ import annotations
 
 import asyncio
+import textwrap
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 from holdfast.app import App
+from holdfast.app.internals import all_kinds_of, handler_tools, queues_of, scheduler_of, session_of
+from holdfast.app.replayer import ReplayReport
 from holdfast.engine.job import EVERY_TENANT, Claim, Job
 from holdfast.engine.outcome import Settled, Succeeded
 from holdfast.engine.states import State
-from holdfast.errors import Conflict, JobFailed, NotFound, WaitTimeout
+from holdfast.errors import Conflict, HoldfastError, JobFailed, NotFound, WaitTimeout
 from holdfast.features.jobs.handle import Handle
 from holdfast.stores.requests import ClaimRequest, JobFilter
-from holdfast.testing.clock import Clock, Crashes
-from holdfast.testing.drain_report import Drained, Failure, JobWaits, NeverIdle
+from holdfast.testing.database import Clock, Crashes
 from holdfast.worker.executor import Handler
 from holdfast.worker.maintenance import feed
 from holdfast.worker.options import TickOptions, TickSummary
@@ -28,7 +40,7 @@ from holdfast.worker.tick import Tick
 R = TypeVar("R")
 
 PAGE = 1_000
-# A test may move the clock while a job runs; its lease must not lapse.
+# A test may move the clock while a job runs; its lease must not expire.
 LEASE = 366 * 86_400.0
 IDLE = 0.1
 WAITING = (State.QUEUED, State.RETRY_WAITING)
@@ -68,7 +80,7 @@ class Runner:
                 ticks += 1
                 if ticks > 1 and not summary.taken:
                     break
-                store = self._app._store
+                store = session_of(self._app).store
                 await feed(store, tenant=EVERY_TENANT)  # events of these jobs may create jobs
                 await store.arun(store.workflows.fire_callbacks(PAGE, EVERY_TENANT))
                 waiting = await self._queues(handlers, queues, due=True)
@@ -85,7 +97,7 @@ class Runner:
         return [queue for queue in queues if among is None or queue in among]
 
     def _own_queues(self) -> list[str]:
-        return sorted(self._app._queues())
+        return sorted(queues_of(self._app))
 
     async def _report(self, taken: Sequence[str]) -> Drained:
         by_id = {job.id: job for job in await self._taken(taken)}
@@ -95,7 +107,7 @@ class Runner:
         return Drained(tuple(jobs), len(taken), tuple(failures))
 
     async def _failure(self, job: Job) -> Failure:
-        store = self._app._store
+        store = session_of(self._app).store
         attempts = await store.arun(store.jobs.attempts(job.id, job.tenant))
         error = self._raised.get((job.id, job.attempt))
         return Failure(job, None if isinstance(error, Ended) else error, attempts[-1].traceback)
@@ -144,7 +156,7 @@ class Runner:
 
         A claim takes the first jobs of a queue; it cannot name one.
         """
-        store = self._app._store
+        store = session_of(self._app).store
         while await store.arun(store.leases.promote(PAGE)) == PAGE:
             pass  # otherwise the tick would promote jobs, which could be ahead of it
         same_kind = JobFilter(tenant=EVERY_TENANT, state=State.QUEUED, kind=job.kind, queue=job.queue, limit=2)
@@ -167,11 +179,11 @@ class Runner:
 
     @asynccontextmanager
     async def _handlers(self, concurrency: int) -> AsyncIterator[Handlers]:
-        reached = partial(self._crashes.reached, self._app._store)
+        reached = partial(self._crashes.reached, session_of(self._app).store)
         await asyncio.to_thread(self._app.payload_rules._sync_declarations, EVERY_TENANT)
-        tools = self._app._handler_tools(EVERY_TENANT, concurrency, Threads(idle_for=IDLE), reached)
+        tools = handler_tools(self._app, EVERY_TENANT, concurrency, Threads(idle_for=IDLE), reached)
         try:
-            yield {kind: self._recording(handler) for kind, handler in tools.handlers(self._app._all_kinds).items()}
+            yield {kind: self._recording(handler) for kind, handler in tools.handlers(all_kinds_of(self._app)).items()}
         finally:
             await tools.aclose()
 
@@ -188,18 +200,19 @@ class Runner:
     async def _tick(
         self, handlers: Handlers, limit: int, queues: Sequence[str], concurrency: int, timeout: float | None
     ) -> TickSummary:
+        session = session_of(self._app)
         options = TickOptions.of(limit, queues=queues, concurrency=concurrency, timeout=timeout, lease=LEASE)
         # Without jitter: a retry waits for the full backoff.
-        tasks = (self._app._scheduler.maintenance_task(EVERY_TENANT, 0),)
-        tick = Tick(self._app._store, handlers, options, extra_tasks=tasks, draw=lambda: 1.0)
+        tasks = (scheduler_of(self._app).maintenance_task(EVERY_TENANT, 0),)
+        tick = Tick(session.store, handlers, options, extra_tasks=tasks, draw=lambda: 1.0)
         crashed, self._crashes.abandon = len(self._crashes.happened), tick.abandon
         try:
             summary = await tick.run()
         finally:
             self._crashes.abandon = None
         if len(self._crashes.happened) > crashed:
-            store = self._app._store
-            await store.arun(store.leases.reap())  # no other worker does, and the job must start again
+            store = session.store
+            await store.arun(store.leases.recover())  # no other worker does, and the job must start again
         if summary.handed_back or timeout == 0:
             running = [job.kind for job in await self._taken(summary.ids) if not job.state.finished]
             raise WaitTimeout(
@@ -214,7 +227,7 @@ class Runner:
         return [by_id[job_id] for job_id in ids]
 
     async def _jobs(self, *states: State) -> list[Job]:
-        store = self._app._store
+        store = session_of(self._app).store
         jobs: list[Job] = []
         for state in states or (None,):
             filters = JobFilter(tenant=EVERY_TENANT, state=state, limit=PAGE)
@@ -229,3 +242,99 @@ def _failed(job: Job) -> bool:
     if job.error_code is None or job.state in (State.SUCCEEDED, State.CANCELLED):
         return False
     return job.state.finished or job.error_code != "retry_asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A job that failed. ``error`` is the exception of its handler; None if it was raised in another process."""
+
+    job: Job
+    error: BaseException | None = field(repr=False)
+    traceback: str | None = field(repr=False)
+
+    def __str__(self) -> str:
+        job = self.job
+        tries = f"{job.attempt} attempt{'s' if job.attempt > 1 else ''}"
+        return f"{job.kind} {job.id} is {job.state} after {tries}: {job.error_code}: {job.error_message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The report of a drain: each job once, in its current state, in the order in which they started."""
+
+    jobs: tuple[Job, ...]
+    attempts: int
+    failures: tuple[Failure, ...] = ()
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{count} {state}" for state, count in self.states.items())
+        return f"<Drained {len(self.jobs)} jobs in {self.attempts} attempts: {states or 'nothing to do'}>"
+
+    @property
+    def states(self) -> dict[State, int]:
+        """The number of jobs per state: ``{"succeeded": 3}``."""
+        return dict(Counter(job.state for job in self.jobs))
+
+
+class JobsFailed(JobFailed):
+    """Jobs failed in a drain. ``failures`` has each of them; ``report`` is the complete report."""
+
+    default_code = "jobs_failed"
+
+    def __init__(self, report: Drained) -> None:
+        many = len(report.failures)
+        super().__init__(
+            f"{many} job{'s' if many > 1 else ''} failed",
+            fix="If that is expected, use drain(check=False).",
+        )
+        self.report = report
+        self.failures = report.failures
+
+    def __str__(self) -> str:
+        return "\n\n".join([super().__str__(), *self._details(self.failures)])
+
+    def _details(self, failures: Sequence[Failure]) -> Iterable[str]:
+        for failure in failures:
+            yield str(failure)
+            # Python prints the traceback of the cause itself.
+            if failure.traceback and (failure.error is None or failure.error is not self.__cause__):
+                yield textwrap.indent(failure.traceback.rstrip(), "  ")
+
+
+class ReplayFailed(JobFailed):
+    """Recorded histories differ from what their handlers do now. ``report`` has all results."""
+
+    default_code = "replay_differs"
+
+    def __init__(self, report: ReplayReport) -> None:
+        found = report.different
+        super().__init__(
+            f"{len(found)} of {len(report.results)} histories differ from the code\n" + "\n".join(map(str, found)),
+            fix="Restore the order and names of the calls, or guard the change with ctx.patched(…).",
+        )
+        self.report = report
+
+
+class NeverIdle(HoldfastError):
+    """The drain ran more attempts than its limit."""
+
+    default_code = "never_idle"
+
+    def __init__(self, limit: int, kinds: Iterable[str]) -> None:
+        most = ", ".join(f"{kind} ({times})" for kind, times in Counter(kinds).most_common(5))
+        super().__init__(
+            f"still not idle after {limit} attempts; they were {most}",
+            fix="Check for a job that enqueues itself or returns at once. Otherwise pass a higher limit to drain.",
+        )
+
+
+class JobWaits(HoldfastError):
+    """The job that was run has no result yet: it sleeps, waits, or was snoozed."""
+
+    default_code = "job_waits"
+
+    def __init__(self, job: Job, reason: str | None) -> None:
+        until = f" until {job.due_at}" if job.due_at else ""
+        why = f": {reason}" if reason else ""
+        super().__init__(f"job {job.id} ({job.kind}) has no result yet, it is {job.state}{until}{why}")
+        self.job = job

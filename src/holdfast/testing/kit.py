@@ -9,9 +9,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from os import PathLike
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from holdfast.app import App
+from holdfast.app.internals import all_kinds_of, host_loop_of, moved_to, schema_of, session_of, sync_subscriptions
+from holdfast.app.replayer import Replayer, ReplayReport
 from holdfast.engine.job import EVERY_TENANT, Event, Job
 from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
@@ -19,11 +22,10 @@ from holdfast.errors import Conflict, InvalidSetting, NotFound
 from holdfast.features.approvals.model import Approval, ApprovalFilter, ApprovalState, Vote, VoteVerdict
 from holdfast.features.jobs.handle import Handle
 from holdfast.kind import Kind, Prepared
+from holdfast.steps.history import History, read_histories
 from holdfast.stores.requests import JobFilter
-from holdfast.testing.clock import Clock, Crashes, Moment
-from holdfast.testing.database import private_store
-from holdfast.testing.drain import PAGE, Runner
-from holdfast.testing.drain_report import Drained, JobsFailed
+from holdfast.testing.database import Clock, Crashes, Moment, private_store
+from holdfast.testing.drain import PAGE, Drained, JobsFailed, ReplayFailed, Runner
 from holdfast.testing.matcher import JobMatcher, explain
 
 DEFAULT_APPROVER = "approver"
@@ -47,7 +49,7 @@ class Approvers:
         self._app = app
 
     def approvals(self, state: ApprovalState | None = "open", name: str | None = None) -> list[Approval]:
-        client = self._app._session
+        client = session_of(self._app)
         result: list[Approval] = []
         after: str | None = None
         while page := client.run(
@@ -78,7 +80,7 @@ class Approvers:
         ).state
 
     def _votes(self, approval: Approval) -> tuple[Vote, ...]:
-        client = self._app._session
+        client = session_of(self._app)
         return tuple(client.run(client.store.approvals.votes(approval.id, EVERY_TENANT)))
 
     def _open(self, name: str) -> Approval:
@@ -137,7 +139,7 @@ def _blocking(method: Callable[Concatenate[Kit, P], Coroutine[Any, Any, T]]) -> 
 
     @functools.wraps(method)
     def call(kit: Kit, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return _run_here(method(kit, *args, **kwargs), name, kit.app._host_loop)
+        return _run_here(method(kit, *args, **kwargs), name, host_loop_of(kit.app))
 
     call.__name__, call.__qualname__ = name, f"Kit.{name}"
     return call
@@ -169,15 +171,16 @@ class Kit:
         self._running = 0
 
     def __enter__(self) -> Self:
-        if self.app._store is not self.app._session.home:
+        session = session_of(self.app)
+        if session.store is not session.home:
             raise Conflict("this app already belongs to a kit", code="kit_open", fix="Use that kit, or close it first.")
         with ExitStack() as stack:
-            store, schema = stack.enter_context(private_store(self._url, self.app._schema))
-            stack.enter_context(self.app._moved_to(store, schema))
+            store, schema = stack.enter_context(private_store(self._url, schema_of(self.app)))
+            stack.enter_context(moved_to(self.app, store, schema))
             self._clock = Clock(store)
-            stack.callback(setattr, self.app._session, "nothing_runs", None)
-            self.app._session.nothing_runs = self._nothing_runs
-            self.app._declared.sync(self.app._session)  # before the test makes events that subscriptions wait for
+            stack.callback(setattr, session, "nothing_runs", None)
+            session.nothing_runs = self._nothing_runs
+            sync_subscriptions(self.app)  # before the test makes events that subscriptions wait for
             self._open = stack.pop_all()
         self._crashes = Crashes()
         return self
@@ -193,7 +196,7 @@ class Kit:
     def url(self) -> str:
         """URL of the private database, if the test needs its own connection."""
         self._open_clock()
-        return self.app._store.url
+        return session_of(self.app).store.url
 
     # --- run jobs ---
 
@@ -229,7 +232,7 @@ class Kit:
         Pass a kind and its arguments to enqueue a job, or a handle to run an existing one. Raises the exception of the
         handler, or ``JobWaits`` if the job has no result yet (it snoozed, sleeps or waits).
         """
-        return _run_here(self.arun(target, *args, **kwargs), "run", self.app._host_loop)
+        return _run_here(self.arun(target, *args, **kwargs), "run", host_loop_of(self.app))
 
     @overload
     async def arun(self, target: Kind[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -241,10 +244,35 @@ class Kit:
         if isinstance(target, Kind):
             target = await target.aenqueue(*args, **kwargs)
         elif isinstance(target, Prepared):
-            client = self.app._session
-            target = await client.aenqueue(target.spec, target.tenant, target.decode, target.connection)
+            target = await target.aenqueue(session_of(self.app))
         with self._counted():
             return await runner.run(target)
+
+    async def areplay(
+        self, *histories: History | Handle[Any] | str | PathLike[str], check: bool = True
+    ) -> ReplayReport:
+        """Replay recorded histories against the handlers of this app, and return what was found for each.
+
+        Pass the path of a file that ``holdfast jobs export-history`` wrote, histories, or handles of jobs in this kit.
+        No function of a step runs and nothing is written. With ``check``, raises ``ReplayFailed`` if a history differs
+        from what its handler does now.
+        """
+        given: list[History] = []
+        for each in histories:
+            match each:
+                case History():
+                    given.append(each)
+                case Handle():
+                    given += [found async for found in self.app.jobs.aexport_history(each.id, tenant=each.tenant)]
+                case _:
+                    given += read_histories(each)
+        replayer = Replayer(self.app)
+        report = ReplayReport(tuple([await replayer.replay(history) for history in given]))
+        if check and report.different:
+            raise ReplayFailed(report)
+        return report
+
+    replay = _blocking(areplay)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -256,7 +284,7 @@ class Kit:
 
     def _nothing_runs(self) -> bool:
         """Whether neither this kit nor a worker that the test has started runs jobs."""
-        store = self.app._store
+        store = session_of(self.app).store
         return not self._running and not store.run(store.health.get(EVERY_TENANT)).lease_active
 
     def _runner(self) -> Runner:
@@ -359,20 +387,21 @@ class Kit:
             raise AssertionError(explain(expected, matching, f"{expected} was enqueued"))
 
     def _matcher(self, kind: Kind[..., Any] | str | None, match: Mapping[str, Any]) -> JobMatcher:
-        declared = self.app._all_kinds.get(kind) if isinstance(kind, str) else None
+        declared = all_kinds_of(self.app).get(kind) if isinstance(kind, str) else None
         return JobMatcher(kind if declared is None else declared.kind, match)
 
     def history(self, job: Job | Handle[Any] | str) -> list[Event]:
         """Return the events of a job from the ledger, oldest first."""
+        session = session_of(self.app)
         self._open_clock()
         job_id = job if isinstance(job, str) else job.id
-        return self.app._session.run(self.app._session.store.jobs.history(job_id, EVERY_TENANT))
+        return session.run(session.store.jobs.history(job_id, EVERY_TENANT))
 
     def _jobs(self) -> list[Job]:
         self._open_clock()
         jobs: list[Job] = []
         before: str | None = None
-        client = self.app._session
+        client = session_of(self.app)
         while page := client.run(client.store.jobs.list(JobFilter(tenant=EVERY_TENANT, before=before, limit=PAGE))):
             jobs += page
             before = page[-1].id

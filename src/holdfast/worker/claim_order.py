@@ -1,4 +1,5 @@
-"""Where and when a worker claims: the order of its queues, the position each claim starts from, and hints of new jobs.
+"""Where and when a worker claims: the order of its queues, the position each claim starts from, hints of new jobs,
+and the timer for rate limits.
 
 A claim normally starts at the head of a queue. When that has become slow, because an old transaction keeps dead rows of
 claimed jobs visible or because the head is full of kinds this worker does not serve, claims start behind the last
@@ -9,16 +10,20 @@ who changes the order of a queue does not wait: a notification makes the next cl
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.job import Exchange
 from holdfast.engine.order import drawn_order
 
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
+
 # A claim is slow if it takes longer than this, plus a share per claimed job: twice the time on an idle database.
-PATIENCE_US = 2_000
+SLOW_PICK_US = 2_000
 PER_JOB_US = 4
 # After a slow claim, claims skip the head for this multiple of the time it took.
 RESPITE = 20
@@ -26,8 +31,19 @@ RESPITE = 20
 SHARED_RESPITE = 4
 # For how many seconds a worker polls at its own pace after a poll returned jobs that no notification had announced.
 DISTRUST = 60.0
-# Any login of the database can send notifications. After this many empty claims in a row they are deferred.
+# Any login of the database can send notifications. After this many empty claims in a row they are deferred by so many
+# seconds.
 MAX_EMPTY_CLAIMS = 20
+NOTIFICATION_DELAY = 0.02
+# Several workers wake for the same token, and one of them gets it. After FREE empty claims in a row a worker wakes a
+# little later each time, so that not all of them are awake for every token. The limit keeps tokens for 100 ms.
+FREE, STEP, LONGEST = 3, 0.01, 0.06
+
+# A worker without jobs looks again LOOKS times in a row, every LOOK_EVERY seconds, before it has new jobs announced. It
+# stops that once it was busy for BUSY_AFTER seconds, or was woken more than WAKES times in WAKES_WITHIN seconds.
+LOOKS, LOOK_EVERY = 3, 0.004
+BUSY_AFTER = 0.02
+WAKES, WAKES_WITHIN = 50, 0.1
 
 
 class ClaimStart(NamedTuple):
@@ -86,7 +102,7 @@ class ClaimOrder:
         short = len(exchange.claims) < want
         self.exhausted = short and not start.after
         if not start.after:
-            slow = exchange.pick_us > PATIENCE_US + PER_JOB_US * len(exchange.claims)
+            slow = exchange.pick_us > SLOW_PICK_US + PER_JOB_US * len(exchange.claims)
             times = SHARED_RESPITE if len(reached) > len(first_positions) else RESPITE
             self._respite = times * exchange.pick_us / 1_000_000 if slow else 0.0
             if slow:
@@ -144,3 +160,81 @@ class ClaimHints:
         if from_poll and exchange.claims:
             self._distrust_until = time.monotonic() + DISTRUST
         self.may_have_jobs = self.may_have_jobs or self._last_was_full
+
+
+class Announcements:
+    """Whether new jobs have to be announced to this worker. Commits that announce wait for one another, so a worker has
+    them announced only while it is idle, and under a steady flow of jobs it looks for them by itself."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.wanted = False
+        self._busy_since = self._counted_since = 0.0
+        self._wakes = 0
+
+    def announced(self) -> None:
+        """A new job was announced and woke the worker. May be called from any thread."""
+        self._wakes += 1
+
+    def decide(self, idle: bool, empty_claims: int) -> float | None:
+        """To be called when the worker goes to sleep. Returns the seconds after which to call it again; an idle
+        worker claims before. ``empty_claims`` is the number of claims in a row that returned no job."""
+        now = time.monotonic()
+        if not idle:
+            if not self.wanted:
+                return None
+            self._busy_since = self._busy_since or now
+            if (left := self._busy_since + BUSY_AFTER - now) > 0:
+                return left
+            self._want(False)
+            return None
+        self._busy_since = 0.0
+        if not self._store.listening:
+            return None
+        if self.wanted:
+            return LOOK_EVERY if self._often(now) else None
+        if empty_claims < LOOKS:
+            return LOOK_EVERY
+        self._want(True)
+        return None
+
+    def _often(self, now: float) -> bool:
+        """Whether the worker is woken too often: then it stops waiting for announcements."""
+        if self._wakes > WAKES:
+            self._want(False)
+        if now - self._counted_since > WAKES_WITHIN:
+            self._counted_since, self._wakes = now, 0
+        return not self.wanted
+
+    def _want(self, wanted: bool) -> None:
+        self.wanted = wanted
+        self._store.refresh_listening()
+
+
+class SlotTimer:
+    """Wakes a worker when a rate limit that holds jobs back has a token again: the response of an exchange contains
+    that time, and the worker sleeps until then instead of polling. To be used on the loop of the worker."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = False
+
+    def expect(self, seconds: float, empty_claims: int) -> None:
+        """Wake the worker after this time; ``empty_claims`` is the number of claims in a row that returned no job."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds + min(LONGEST, STEP * max(0, empty_claims - FREE))
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._fire)
+
+    def take_due(self) -> bool:
+        """Whether a token is due that was not handed out yet; true once."""
+        due, self._due = self._due, False
+        return due
+
+    def _fire(self) -> None:
+        self._timer, self._due = None, True
+        self._wake()

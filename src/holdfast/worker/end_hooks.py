@@ -37,14 +37,15 @@ class EndReports:
     def __init__(self, store: Store, handlers: Mapping[str, Handler]) -> None:
         self._store = store
         self._hooks = {kind: handler.end_hooks for kind, handler in handlers.items() if handler.end_hooks is not None}
-        self._waiting: dict[tuple[str, int], Claim] = {}
+        self.waiting: dict[tuple[str, int], Claim] = {}
+        """Attempts that are over and whose settlement is not recorded yet."""
         self._queue: deque[EndInfo | str] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def expect(self, claim: Claim) -> None:
         """An attempt of a kind that has hooks is over. Its settlement is not recorded yet."""
         if claim.kind in self._hooks:
-            self._waiting[claim.id, claim.attempt] = claim
+            self.waiting[claim.id, claim.attempt] = claim
 
     def succeeded(self, claim: Claim) -> None:
         """The handler has committed its success in its own transaction."""
@@ -52,10 +53,8 @@ class EndReports:
             self._add(end_info(claim, "succeeded"))
 
     def recorded(self, ended: Iterable[Settlement], stale: Collection[str]) -> None:
-        if not self._waiting:
-            return
         for item in ended:
-            claim = self._waiting.pop((item.id, item.attempt), None)
+            claim = self.waiting.pop((item.id, item.attempt), None)
             outcome = None if claim is None or item.id in stale else _outcome(item, claim)
             if claim is not None and outcome is not None:
                 trace = (item.note or {}).get("traceback")
@@ -63,21 +62,22 @@ class EndReports:
 
     def keep_only(self, ended: Iterable[Settlement]) -> None:
         """Forget all other ends: they were recorded without a response, or never will be."""
-        if self._waiting:
+        if self.waiting:
             known = {(item.id, item.attempt) for item in ended}
-            self._waiting = {key: claim for key, claim in self._waiting.items() if key in known}
+            self.waiting = {key: claim for key, claim in self.waiting.items() if key in known}
 
     # --- jobs that lost their worker ---
 
     def report_reaped(self, tasks: Iterable[MaintenanceTask]) -> tuple[MaintenanceTask, ...]:
-        """The same tasks, with a reaper that reports its dead letters if there is a hook for them."""
+        """The same tasks, with recovery that reports its dead letters if there is a hook for them."""
         if not any(hooks.dead_letter for hooks in self._hooks.values()):
             return tuple(tasks)
         return tuple(
-            replace(task, count=partial(self._reaped, task.count)) if task.name == "reap" else task for task in tasks
+            replace(task, count=partial(self._recovered_jobs, task.count)) if task.name == "recover" else task
+            for task in tasks
         )
 
-    def _reaped(self, count: Callable[[Sweep], int], sweep: Sweep) -> int:
+    def _recovered_jobs(self, count: Callable[[Sweep], int], sweep: Sweep) -> int:
         for job_id in sweep.dead:
             self._add(job_id)
         return count(sweep)
@@ -137,7 +137,7 @@ def _outcome(item: Settlement, claim: Claim) -> HowEnded | None:
             return "succeeded"
         case "retry":
             return "failed"
-        case "bury":
+        case "dead_letter":
             return "dead_letter"
         case "crash":  # the database decides, with the numbers of the claim
             return "failed" if claim.crashes < claim.max_crashes else "dead_letter"

@@ -22,6 +22,7 @@ from holdfast.engine.outcome import (
     Cancelled,
     Crashed,
     Failed,
+    Held,
     Outcome,
     Paused,
     Reject,
@@ -33,16 +34,15 @@ from holdfast.engine.outcome import (
     Succeeded,
     outcome_label,
 )
-from holdfast.engine.payload import refuse_reserved
+from holdfast.engine.payload import MARK, refuse_reserved
 from holdfast.engine.redaction import JobRedactor, Redact, Redactor, one_line
 from holdfast.engine.retry import Retry
 from holdfast.engine.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, decide
-from holdfast.engine.states import State
 from holdfast.engine.units import span
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged, StoreUnavailable
 from holdfast.features.payloads.model import NO_RULE, WITHHELD, Effective, PayloadRule, combined, effective
 from holdfast.stores.flow import in_thread
-from holdfast.stores.vault import EMPTY, Vault, is_packed, reference_in
+from holdfast.stores.vault import EMPTY, Vault, reference_in
 from holdfast.telemetry import observers
 from holdfast.telemetry.tracebacks import failure, frame_of, locations_of, message_of, traceback_of
 from holdfast.worker.maintenance import MaintenanceTask
@@ -97,11 +97,11 @@ class PayloadRuleCache:
                 self.load(await store.arun(store.payload_rules.list(tenant)))
             return 0
 
-        return MaintenanceTask("rules", every, run=read)
+        return MaintenanceTask("rules", every, run=read, overdue=lambda: self.any)
 
 
 log = logging.getLogger("holdfast.worker")
-# One line per successful job, off by default (``configure_logging``): there may be thousands per second.
+# One line per successful job, off by default: there may be thousands per second.
 job_log = logging.getLogger("holdfast.jobs")
 if job_log.level == logging.NOTSET:
     job_log.setLevel(logging.WARNING)
@@ -110,10 +110,8 @@ AnyOutcome = TypeVar("AnyOutcome", bound=Outcome | Settled)
 
 _FAILURES = (Failed, Crashed)
 
-# Seconds before a job whose handler lost the database is retried, drawn at random from this range.
-AFTER_OUTAGE = (1.0, 5.0)
-RETRY_REQUESTED = "retry_asked"
-"""The code of a handler that raised ``RetryLater``."""
+AFTER_OUTAGE = (1.0, 5.0)  # seconds before a job whose handler lost the database is retried, drawn at random
+RETRY_REQUESTED = "retry_asked"  # the code of a handler that raised ``RetryLater``
 DATABASE_LOST = "the connection to Holdfast's database was lost while it ran"
 NO_DESCRIPTORS = "its worker process could open no more files"
 MOST_UNCOUNTED = 20
@@ -143,6 +141,8 @@ class Handler:
     """The payload rule that the code declares; ``rules`` has those of the database."""
     end_hooks: EndHooks | None = None
     """Called after the end of an attempt was recorded."""
+    hold: Callable[[Claim, Held], Awaitable[Outcome]] | None = None
+    """Decides how long a job is held whose steps do not fit. None in a child process, whose worker decides."""
     bind: Callable[[Claim], Awaitable[Claim]] | None = None
     """Inserts the results of other jobs into the payload of a workflow's job, as its plan specifies."""
 
@@ -193,7 +193,7 @@ async def _execute(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome
         if handler.cost:
             stop.spend(handler.cost)
         try:
-            if is_packed(claim.payload):
+            if claim.payload.startswith(MARK):  # sealed, or stored elsewhere
                 claim = await unpacked(handler, claim)
             bound = claim.workflow_id is not None or (claim.tags and CALLBACK_TAG in claim.tags)
             if bound and handler.bind is not None and RESULT_MARK in claim.payload:
@@ -207,6 +207,8 @@ async def _execute(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome
                 outcome = PLAIN_SUCCESS if result is None else Succeeded(result) if isinstance(result, str) else result
             except BaseException as error:
                 outcome = _interrupted(handler, claim, stop, error)
+                if isinstance(outcome, Held) and handler.hold is not None:
+                    outcome = await handler.hold(claim, outcome)
             if outcome is not PLAIN_SUCCESS or stop.cost:
                 outcome = charged(outcome, stop)
                 if isinstance(outcome, Succeeded) and outcome.result is not None:
@@ -224,12 +226,6 @@ def charged(outcome: AnyOutcome, stop: Stop) -> AnyOutcome:
     if not stop.cost or isinstance(outcome, Settled):
         return outcome
     return replace(outcome, cost=round((outcome.cost or 0.0) + stop.cost, 6))
-
-
-async def succeeded_in_transaction(store: Store, job_id: str, tenant: str) -> bool:
-    """Whether the handler of a running job has committed its success in its own transaction. It may continue then."""
-    job = await store.arun(store.jobs.get(job_id, tenant))
-    return job is not None and job.state is State.SUCCEEDED
 
 
 def _interrupted(handler: Handler, claim: Claim, stop: Stop, error: BaseException) -> Outcome | Settled:
@@ -291,7 +287,7 @@ async def packed(handler: Handler, claim: Claim, outcome: Succeeded) -> Outcome:
     rule = handler.rule_for(claim)
     try:
         refuse_reserved(outcome.result, "result")
-        if handler.vault.keys is None and rule.max_result_bytes is None and not rule.store:
+        if (rule is NO_RULE and handler.vault.keys is None) or handler.vault.keeps_results(rule):
             return outcome
         return await in_thread(pack_result, handler.vault, rule, claim, outcome)
     except HoldfastError as error:
@@ -362,6 +358,8 @@ def _outcome_of(handler: Handler, error: BaseException, redact: Redact) -> Outco
             return Failed(error.code, message, trace, final=True, frame=frame_of(error))
         case RetryLater():
             return _retry_later(error, redact)
+        case StepsChanged(code="steps_changed"):
+            return Held(error.code, redact(error.message, MESSAGE_LIMIT), list(error.steps))
         case InvalidArguments() | InvalidPayload() | StepsChanged():
             # A retry would fail in the same way.
             return Failed(error.code, redact(error.message, MESSAGE_LIMIT), final=True)
@@ -404,7 +402,13 @@ def _retry_later(error: RetryLater, redact: Redact) -> Failed:
 
 
 def _log_outcome(claim: Claim, outcome: Outcome | Settled, seconds: float) -> None:
-    if isinstance(outcome, _FAILURES):
+    if isinstance(outcome, Held) and outcome.delay is not None:
+        log.warning(
+            "Job %s (%s) is held for %s, until a worker with other code appears: %s",
+            *(claim.id, one_line(claim.kind), span(outcome.delay), one_line(outcome.message)),
+            extra=log_fields(claim) | {"outcome": outcome_label(outcome), "error": one_line(outcome.code)},
+        )
+    elif isinstance(outcome, _FAILURES):
         if log.isEnabledFor(logging.WARNING):
             _log_failure(claim, outcome, seconds)
     elif isinstance(outcome, Snoozed) and str(claim.attempt).strip("0") == "1" and claim.attempt > 1:
@@ -423,7 +427,7 @@ def _log_failure(claim: Claim, outcome: Failed | Crashed, seconds: float) -> Non
     """Log what happened, in which attempt, and what follows. The jitter of a retry is drawn later."""
     code, message, kind = one_line(outcome.code), one_line(outcome.message), one_line(claim.kind)
     longest = decide(claim, outcome, 1.0)
-    if longest.ending == "bury" or (longest.ending == "crash" and claim.crashes >= claim.max_crashes):
+    if longest.ending == "dead_letter" or (longest.ending == "crash" and claim.crashes >= claim.max_crashes):
         follows = "now a dead letter"
     else:
         exact = decide(claim, outcome, 0.0).delay == longest.delay

@@ -17,19 +17,21 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.engine.job import StopMode, worker_holder
+from holdfast.engine.job import Renewal, StopMode, worker_holder
+from holdfast.engine.requirement import UNKNOWN_CODE, Code
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
-from holdfast.stores.flow import in_thread, patience_of
+from holdfast.stores.flow import in_thread, wait_limit_of
+from holdfast.stores.requests import DueWork
 from holdfast.telemetry.tracebacks import location_of
-from holdfast.worker.executor import succeeded_in_transaction
 from holdfast.worker.maintenance import installed_version
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.recovery import compare_holdings
 from holdfast.worker.slots import Slots
 from holdfast.worker.startup import pauses
 
@@ -43,9 +45,9 @@ class LoopWatch:
     """Logs when the event loop is blocked. Created on the loop's thread and checked by the heartbeat thread, once per
     beat: a callback that was scheduled at one beat should have run long before the next."""
 
-    def __init__(self, patience: float) -> None:
-        """``patience``: seconds that the loop may need after the whole process was suspended."""
-        self._patience = patience
+    def __init__(self, timeout: float) -> None:
+        """``timeout``: seconds that the loop may need after the whole process was suspended."""
+        self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._scheduled_at = time.monotonic()
@@ -53,7 +55,7 @@ class LoopWatch:
         self._responded.set()
 
     def check(self) -> None:
-        if not self._responded.wait(self._patience):
+        if not self._responded.wait(self._timeout):
             location = location_of(sys._current_frames().get(self._thread))
             log.warning(
                 "The event loop was blocked for %.1f s, and with it every job of this worker%s",
@@ -68,6 +70,10 @@ class LoopWatch:
 
 
 BEATS_PER_LEASE = 3
+# A worker that queries its maintenance work every few seconds renews a lease of LONG_LEASE seconds or more with it: a
+# transaction and a connection fewer. It is due from EARLY parts of a beat on, so every second query renews. The thread
+# renews after LATE parts: by then a query has failed to come, for example because a handler blocks the loop.
+LONG_LEASE, EARLY, LATE = 30.0, 0.65, 1.2
 
 
 class Heartbeat:
@@ -91,6 +97,7 @@ class Heartbeat:
         self._lost = lost
         self._stop_requested = stop_requested
         self._stop = threading.Event()
+        self._renewed_at = time.monotonic()
         self._watch = LoopWatch(min(1.0, ttl / BEATS_PER_LEASE / 4))
         beat = partial(copy_context().run, self._beat)
         self._thread = threading.Thread(target=beat, name="holdfast-heartbeat", daemon=True)
@@ -105,33 +112,47 @@ class Heartbeat:
     def stop(self) -> None:
         """End, and wait for the thread for a limited time: nothing depends on a beat that waits for the database."""
         self.end()
-        self._thread.join(timeout=min(self._ttl, patience_of.get().left()))
+        self._thread.join(timeout=min(self._ttl, wait_limit_of.get().left()))
+
+    def due(self) -> bool:
+        """Whether a query of the worker has to renew the lease, so that the thread need not."""
+        return self._ttl >= LONG_LEASE and time.monotonic() - self._renewed_at > EARLY * self._ttl / BEATS_PER_LEASE
+
+    def answered(self, renewed: Renewal, asked_at: float) -> bool:
+        """Record the answer to a renewal. Returns whether the lease lives. Called on any thread."""
+        if self._stop.is_set():
+            return False
+        if not renewed:
+            self._lost()
+            return False
+        if renewed in ("drain", "stop"):
+            self._stop_requested(renewed)
+        self._renewed_at = max(self._renewed_at, asked_at)
+        return True
 
     def _beat(self) -> None:
-        pause = self._ttl / BEATS_PER_LEASE
+        every = pause = (LATE if self._ttl >= LONG_LEASE else 1.0) * self._ttl / BEATS_PER_LEASE
         while not self._stop.wait(pause):
             started = time.monotonic()
             self._watch.check()
+            if (left := self._renewed_at + every - started) > 0.1 * every:  # a query has renewed the lease
+                pause = left
+                continue
             try:
                 renewal = self._store.leases.renew(self._lease, self._ttl, self._tenant)
                 # A response after the lease has expired is of no use.
-                renewed = self._store.run(replace(renewal, patience=self._ttl))
+                renewed = self._store.run(replace(renewal, response_timeout=self._ttl))
             except Exception as error:
                 # The lease may outlast the outage, so it is not lost yet. The next beat comes sooner.
                 if isinstance(error, StoreUnavailable):
                     self._store.outage.failed(error)
                 else:
                     log.warning("Heartbeat failed: %s", error)
-                pause = self._ttl / BEATS_PER_LEASE / 4
+                pause = every / 4
                 continue
-            if self._stop.is_set():
+            if not self.answered(renewed, started):
                 return
-            if not renewed:
-                self._lost()
-                return
-            if renewed in ("drain", "stop"):
-                self._stop_requested(renewed)
-            pause = max(0.0, self._ttl / BEATS_PER_LEASE - (time.monotonic() - started))
+            pause = max(0.0, every - (time.monotonic() - started))
 
 
 class LeaseKeeper:
@@ -147,6 +168,7 @@ class LeaseKeeper:
         kinds: Iterable[str],
         wake: Callable[[], None],
         stop_requested: Callable[[StopMode], None] = lambda mode: None,
+        code: Code = UNKNOWN_CODE,
     ) -> None:
         """``wake`` wakes the worker, which checks whether the lease was lost. ``stop_requested`` is called on the loop
         when an operator requests the end of the worker, and again with every heartbeat."""
@@ -157,6 +179,7 @@ class LeaseKeeper:
         self._store = store
         self._options = options
         self._kinds = tuple(kinds)
+        self._code = code
         self._wake = wake
         self._stop_requested = stop_requested
         self._heartbeat: Heartbeat | None = None
@@ -186,6 +209,7 @@ class LeaseKeeper:
             options.queues,
             options.concurrency,
             installed_version(),
+            self._code,
         )
         # On a connection of the exchanges, which come next: one connection fewer to open.
         lease = await self._store.arun(replace(opening, hot=True))
@@ -206,8 +230,18 @@ class LeaseKeeper:
             self.lost = True
             self._wake()
 
+    async def due_work(self) -> DueWork | None:
+        """Query the due maintenance work, and renew the lease with it if that is due."""
+        heartbeat, asked_at = self._heartbeat, time.monotonic()
+        renews = heartbeat is not None and heartbeat.due()
+        ttl = self._options.lease_ttl if renews else None
+        due = await self._store.due_work(self.lease, self._options.tenant, ttl)
+        if due is not None and due.renewal is not None and heartbeat is not None:
+            heartbeat.answered(due.renewal, asked_at)
+        return due
+
     async def revive(self) -> bool:
-        """Renew a lease that has expired. Succeeds if no reaper has ended it yet; then no job is lost."""
+        """Renew a lease that has expired. Succeeds if no recovery run has ended it yet; then no job is lost."""
         lease = self.lease
         renewal = self._store.leases.renew(lease, self._options.lease_ttl, self._options.tenant)
         try:
@@ -253,20 +287,6 @@ class LeaseKeeper:
             await in_thread(self._heartbeat.stop)
 
 
-async def jobs_under(store: Store, lease: str, tenant: str) -> dict[str, int]:
-    """The jobs under a lease, each with its attempt."""
-    # On a connection of the exchanges: after a lost connection the next exchange needs one too.
-    holdings = await store.arun(replace(store.leases.holdings(lease, tenant), hot=True))
-    return {holding.id: holding.attempt for holding in holdings}
-
-
-async def cancelled_jobs(store: Store, running: Iterable[str], held: Container[str], tenant: str) -> set[str]:
-    """The running jobs that are no longer held because they were cancelled. A handler that has committed its own
-    transaction no longer holds its job either, and may continue."""
-    missing = [job_id for job_id in running if job_id not in held]
-    return {job_id for job_id in missing if not await succeeded_in_transaction(store, job_id, tenant)}
-
-
 # A notification may come with every commit of a busy database. The pause between checks, in seconds.
 LEAST_PAUSE = 0.1
 
@@ -282,7 +302,7 @@ class CancellationCheck:
         self._slots = slots
         self._keeper = keeper
         self._tenant = options.tenant
-        self._every = options.recall_every
+        self._every = options.check_cancelled_every
         self._freed = freed
         self._notified = asyncio.Event()
 
@@ -311,8 +331,7 @@ class CancellationCheck:
 
     async def _stop_cancelled(self, lease: str) -> None:
         running = dict(self._slots.running)
-        held = await jobs_under(self._store, lease, self._tenant)
-        cancelled = await cancelled_jobs(self._store, running, held, self._tenant)
+        _, cancelled = await compare_holdings(self._store, lease, running, self._tenant)
         # Meanwhile an attempt may have ended and the job's next attempt begun here: that one is not cancelled.
         same = [job_id for job_id in cancelled if self._slots.running.get(job_id) is running[job_id]]
         stopped = self._slots.forget(same, "cancelled") if lease == self._keeper.lease else 0

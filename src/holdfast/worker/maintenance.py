@@ -1,4 +1,5 @@
-"""The maintenance tasks of every worker: promote, expire, reap, seal, retention, subscriptions, bulk operations.
+"""The maintenance tasks of every worker: promote, expire, recover, seal, subscriptions, bulk operations, and retention
+(``worker/retention.py``).
 
 Every task works in short transactions and claims the rows it works on. So any number of workers may run the same task,
 and a worker may die at any point.
@@ -11,78 +12,24 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.job import EVERY_TENANT, Sweep
-from holdfast.engine.operation import Program
 from holdfast.engine.settlement import storable
-from holdfast.errors import InvalidInput, Refused, StoreUnavailable
-from holdfast.features.attempts.model import FILE_SCHEME
-from holdfast.features.retention.model import OrphanedFile
-from holdfast.stores.artifacts import Artifacts, Reference
-from holdfast.stores.due import KNOWN, DueWork, maintaining
-from holdfast.stores.flow import Flow, in_thread, run
-from holdfast.stores.host_files import host_name, remove_directory
-from holdfast.stores.namespace import call
-from holdfast.worker.refusals import set_aside
+from holdfast.errors import Refused, StoreUnavailable
+from holdfast.stores.flow import Flow, maintaining
+from holdfast.stores.requests import KNOWN_TASKS, DueWork
+from holdfast.worker.recovery import quarantine
+from holdfast.worker.retention import SLICES, sweep, unless_pinned
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
 
 log = logging.getLogger("holdfast.worker")
-
-# --- retention ---
-
-SLICES, PAGES = 20, 50
-"""Slices and pages per run; the next run continues."""
-SWEEP_JOBS, SWEEP_ROWS, USAGE_PAGE = 200, 2000, 2000
-REST = 19.0
-"""The pause after a slice, as a multiple of its duration: retention uses a twentieth of one connection at most."""
-LONGEST_REST = 2.0
-
-
-async def sweep(store: Store, *, tenant: str, slices: int = SLICES) -> int:
-    """Count usage, then clean and purge jobs past their retention, one slice per transaction.
-
-    After a very busy hour counting falls behind, and jobs that are not counted yet are not purged yet. Returns 0, as it
-    makes no job ready. Usually it is two queries of two small tables.
-    """
-    pages = PAGES if slices > 1 else 1
-    with _unless_pinned():
-        await _count_usage(store, pages)
-    for left in range(slices, 0, -1):
-        began = time.monotonic()
-        swept = await store.arun(store.retention.sweep(SWEEP_JOBS, SWEEP_ROWS, tenant))
-        if swept.held_by is not None and swept.held_by.startswith(("consumer", "subscription")):
-            log.warning("%s jobs are past their retention, but %s has not read their events", swept.held, swept.held_by)
-        if swept.action == "idle" or left == 1:
-            break
-        if swept.looked:
-            await asyncio.sleep(min(LONGEST_REST, REST * (time.monotonic() - began)))
-    return 0
-
-
-@contextlib.contextmanager
-def _unless_pinned() -> Iterator[None]:
-    """Skip work for all tenants if the database login is pinned to one tenant: other workers do it."""
-    try:
-        yield
-    except Refused as error:
-        if error.code != "tenant_pinned":
-            raise
-
-
-async def _count_usage(store: Store, pages: int) -> None:
-    for left in range(pages, 0, -1):
-        began = time.monotonic()
-        if await store.arun(store.usage.count(USAGE_PAGE)) < USAGE_PAGE or left == 1:
-            return
-        await asyncio.sleep(min(LONGEST_REST, REST * (time.monotonic() - began)))
-
 
 # --- subscriptions ---
 
@@ -124,61 +71,6 @@ async def _record_failure(store: Store, scope: str, name: str, id: str, error: E
     await store.arun(store.subscriptions.failed(id, failure, scope))
 
 
-# --- orphaned files ---
-
-# Files that jobs no longer refer to: payloads, results, artifacts, steps, checkpoints and logs in the artifact store,
-# and directories of command jobs on this host. The transaction that cleans a job or replaces its checkpoint lists them.
-# They are deleted first and removed from the list then: after a crash in between they are deleted again, which is
-# harmless.
-BATCH, BATCHES = 100, 20
-
-
-async def delete_orphans(store: Store, *, artifacts: Artifacts | None, tenant: str, batches: int = BATCHES) -> int:
-    """Delete orphaned files. Returns 0, as it makes no job ready. Usually it is one query of a small table."""
-    for _ in range(batches):
-        orphans = await store.arun(store.retention.orphans(BATCH, tenant, host_name(), artifacts is not None))
-        if not orphans:
-            break
-        deleted = await in_thread(_delete, artifacts, orphans)
-        await store.arun(store.retention.forget_orphans(deleted, tenant))
-    return 0
-
-
-def delete_all_orphans(store: Store, artifacts: Artifacts | None, tenant: str) -> Program[int]:
-    """Delete all orphaned files that can be reached from here. Returns their number."""
-    count, stored = 0, artifacts is not None
-    while orphans := (yield from run(store.retention.orphans(BATCH, tenant, host_name(), stored))):
-        deleted = yield from call(partial(_delete, artifacts, orphans))
-        count += yield from run(store.retention.forget_orphans(deleted, tenant))
-    return count
-
-
-def _delete(artifacts: Artifacts | None, orphans: Sequence[OrphanedFile]) -> list[str]:
-    """Delete the files that exist here, and return their references. The others may be in an artifact store or on a
-    host that another worker reaches; the database drops them from the list if no worker does."""
-    return [orphan.ref for orphan in orphans if _delete_one(artifacts, orphan)]
-
-
-def _delete_one(artifacts: Artifacts | None, orphan: OrphanedFile) -> bool:
-    if orphan.ref.startswith(FILE_SCHEME):
-        try:
-            return remove_directory(orphan.ref, orphan.job_id)
-        except Refused:  # a row that was written by hand
-            return False
-    if artifacts is None or not _is_own(orphan) or not artifacts.exists(orphan.ref, tenant=orphan.tenant):
-        return False
-    artifacts.delete(orphan.ref, tenant=orphan.tenant)
-    return True
-
-
-def _is_own(orphan: OrphanedFile) -> bool:
-    """Workers that write SQL may have listed any text. It must not stop the deletion of the others."""
-    try:
-        return Reference.of(orphan.ref).tenant == orphan.tenant
-    except InvalidInput:
-        return False
-
-
 # --- audit trail ---
 
 BLOCK = 2000  # events in a block: ten milliseconds of hashing
@@ -199,7 +91,7 @@ class Sealing:
         began = time.monotonic()
         if began < self._rest_until:
             return 0
-        with _unless_pinned():
+        with unless_pinned():
             while await store.arun(store.audit.seal(release(), BLOCK)) >= BLOCK:
                 if time.monotonic() - began > self._share:
                     break
@@ -248,8 +140,16 @@ TASK_BATCH = 1000
 # Pauses between two queries for due work, of the leading worker and of the others, as multiples of the pace of the
 # quickest task. The leading worker queries earlier if it knows when the next work falls due.
 LEADER_PACE, FOLLOWER_PACE = 2.0, 4.0
-# A task is run after this many seconds even if the query reports no work for it.
-FORCED_EVERY = 120.0
+# The pause in seconds of a worker that is told of new work. The query finds jobs whose notification was lost, too.
+SAFETY_POLL = 5.0
+# A worker that was told of new work twice within this time queries at those paces for as long, without being told.
+RESTLESS = 10.0
+# A worker that was given a quicker pace than this keeps it.
+SHORTEST_REST = 0.5
+UPKEEP = "  upkeep"
+"""The notification about new work (``announce_upkeep`` in ``notify.sql``)."""
+# A task is run after this many seconds even if the query reports no work for it, by a worker that does not lead later.
+FORCED_EVERY, FOLLOWER_FORCED = 300.0, 3000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,12 +166,20 @@ class MaintenanceTask:
     run: Callable[[Store], Awaitable[int]] | None = None
     then: MaintenanceTask | None = None
     tenant: str = EVERY_TENANT
+    overdue: Callable[[], bool] | None = None
+    """Whether it has to run although no work is reported for it."""
     readies: bool = True
     """Whether it may make jobs ready to be claimed: a burst does not end before those have run."""
 
     def followed_by(self, last: MaintenanceTask) -> MaintenanceTask:
         """The task with ``last`` at the end of its chain."""
         return replace(self, then=last if self.then is None else self.then.followed_by(last))
+
+
+def promotion(tenant: str, every: float = 0.0, then: MaintenanceTask | None = None) -> MaintenanceTask:
+    return MaintenanceTask(
+        "promote", every, lambda store: store.leases.promote(TASK_BATCH, tenant), then=then, tenant=tenant
+    )
 
 
 def standard_tasks(
@@ -287,14 +195,15 @@ def standard_tasks(
     operations = MaintenanceTask("operations", promote_every, run=run_bulk, then=callbacks)
     subscriptions = MaintenanceTask("subscriptions", promote_every, run=partial(feed, tenant=tenant), then=operations)
     limits = batches("limits", promote_every, lambda store: store.limits.attend, then=subscriptions)
+    held = batches("held", sweep_every, lambda store: store.versions.offer)
     aging = batches("aging", sweep_every, lambda store: store.queues.age)
     seal = MaintenanceTask("seal", sweep_every, run=Sealing(sweep_every)) if sealing else None
     retention = partial(sweep, tenant=tenant, slices=SLICES if sweep_every else 1)
     return (
-        batches("promote", promote_every, lambda store: store.leases.promote, then=limits, tenant=tenant),
+        promotion(tenant, promote_every, limits),
         batches("expire", sweep_every, lambda store: store.leases.expire, then=seal, tenant=tenant),
         batches("approvals", sweep_every, lambda store: store.approvals.attend, then=aging),
-        batches("reap", sweep_every, lambda store: store.leases.reap, count=_recovered, tenant=tenant),
+        batches("recover", sweep_every, lambda store: store.leases.recover, count=_recovered, then=held, tenant=tenant),
         # Not in a chain, because it is slow on purpose.
         MaintenanceTask("retention", sweep_every, run=retention, readies=False),
     )
@@ -330,7 +239,7 @@ async def run_once(task: MaintenanceTask, store: Store, failed: Callable[[], Non
         log.warning("Maintenance task %s failed: %s", task.name, error)
         skips_rows = False
         with contextlib.suppress(Exception):
-            skips_rows = await set_aside(store, error, task.tenant)
+            skips_rows = await quarantine(store, error, task.tenant)
         return total + (await run_once(task, store) if skips_rows else 0)  # the other rows need not wait
 
 
@@ -355,9 +264,10 @@ class _Chain:
         """The names of the tasks to run now."""
         if now < self.next_at or (self.run is not None and not self.run.done()):
             return frozenset()
-        if due is None or now >= self.forced_at:
+        if due is None or now >= self.forced_at + (0 if due.leads else FOLLOWER_FORCED - FORCED_EVERY):
             return self.names
-        return (self.names & due.tasks) | (self.names - KNOWN)
+        overdue = {task.name for task in self.tasks if task.overdue is not None and task.overdue()}
+        return (self.names & due.tasks) | (self.names - KNOWN_TASKS) | overdue
 
 
 class Maintenance:
@@ -367,6 +277,8 @@ class Maintenance:
     One statement reads which tasks have work. The worker that was started first runs it most often, the others less
     often: if the first dies, the others find the work a little later. Nothing else depends on the leading worker. On a
     store without that statement every task runs at its own pace.
+
+    While nothing is due, a worker that can be ``told`` of new work runs it every five seconds only.
     """
 
     def __init__(
@@ -374,19 +286,29 @@ class Maintenance:
         store: Store,
         tasks: Iterable[MaintenanceTask],
         tenant: str,
-        *,
-        lease: Callable[[], str] = str,
         did_work: Callable[[], None] = lambda: None,
         has_run: Callable[[str], None] = lambda name: None,
+        *,
+        query: Callable[[], Awaitable[DueWork | None]] | None = None,
+        found_jobs: Callable[[], None] | None = None,
     ) -> None:
+        """``query`` reads the due work. ``found_jobs`` is called when jobs wait that were not announced, by a worker
+        that is ``told`` of new work."""
         self._store = store
         self._chains = [_Chain(task) for task in tasks]
         self._pace = min((chain.first.every for chain in self._chains), default=1.0)
-        self._quick = frozenset().union(*(chain.names for chain in self._chains if chain.first.every <= self._pace))
-        self._tenant = tenant
-        self._lease, self._did_work, self._has_run = lease, did_work, has_run
+        quick = (chain.names for chain in self._chains if chain.first.every <= self._pace)
+        self._quick = frozenset().union(*quick) - {"rules"}
+        self._query = query or partial(store.due_work, None, tenant)
+        self._did_work, self._has_run, self._found_jobs = did_work, has_run, found_jobs
+        known = all(chain.names <= KNOWN_TASKS or chain.first.every >= SAFETY_POLL for chain in self._chains)
+        self._may_rest = found_jobs is not None and known and self._pace >= SHORTEST_REST
         self.notifies = False
         """Whether this database notifies of new jobs, as far as is known."""
+        self.awaits = False
+        """Whether it has to be told of new work."""
+        self._told = asyncio.Event()
+        self._told_at = self._restless_until = float("-inf")
 
     async def run(self, leaving: asyncio.Event) -> None:
         """Run until ``leaving``. All tasks run once at first, one after another: in parallel they would each open a
@@ -399,18 +321,38 @@ class Maintenance:
         for chain in self._chains:
             if not chain.first.readies:  # slow, and nothing waits for it
                 self._start(chain, chain.names, leaving)
-        pause = self._pace
-        while not leaving.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(leaving.wait(), pause * random.uniform(0.9, 1.1))
-            if not leaving.is_set():
-                pause = await self._start_due(leaving)
+        pause, left = self._pace, asyncio.create_task(leaving.wait())
+        try:
+            while not leaving.is_set():
+                await self._rest(pause * random.uniform(0.9, 1.1), left)
+                if not leaving.is_set():
+                    pause = await self._start_due(leaving)
+        finally:
+            left.cancel()
         await asyncio.gather(*(chain.run for chain in self._chains if chain.run is not None))
+
+    def told(self) -> None:
+        """There may be new work. Any login can send notifications, so a worker that queries often anyway ignores it."""
+        if self.awaits:
+            self._told.set()
+
+    async def _rest(self, pause: float, left: asyncio.Task[Any]) -> None:
+        told = asyncio.create_task(self._told.wait())
+        try:
+            await asyncio.wait({told, left}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            told.cancel()
+        if self._told.is_set():
+            self._told.clear()
+            now = time.monotonic()
+            if now - self._told_at < RESTLESS:
+                self._restless_until = now + RESTLESS
+            self._told_at = now
 
     async def _start_due(self, leaving: asyncio.Event) -> float:
         """Start the tasks that have work. Returns the pause before the next call."""
         try:
-            due = await self._store.due_work(self._lease(), self._tenant)
+            due = await self._query()
             if due is not None:  # None: a store without the statement, which was not queried
                 self._store.outage.answered()
         except StoreUnavailable as error:
@@ -418,18 +360,31 @@ class Maintenance:
             return self._pace
         except Exception as error:
             log.warning("Maintenance could not find its work: %s", error)
+            self._await(False)
             return self._pace
         now = time.monotonic()
         for chain in self._chains:
             if names := chain.to_run(due, now):
                 self._start(chain, names, leaving)
         if due is None or due.tasks & self._quick:
+            self._await(False)
             return self._pace
         self.notifies = due.notifies
-        if not due.leads:
-            return FOLLOWER_PACE * self._pace
-        longest = LEADER_PACE * self._pace
-        return longest if due.next_in is None else max(self._pace / 2, min(longest, due.next_in))
+        if self.awaits and "claim" in due.tasks and self._found_jobs is not None:
+            self._found_jobs()
+        can_be_told = self._may_rest and self._store.listening and due.notifies
+        self._await(can_be_told and now >= self._restless_until)
+        longest = (LEADER_PACE if due.leads else FOLLOWER_PACE) * self._pace
+        shortest = self._pace / 2 if due.leads else longest
+        waiting = [chain.next_at - now for chain in self._chains if chain.names & due.tasks and chain.next_at > now]
+        if due.next_in is not None:
+            waiting.append(due.next_in)
+        return max(shortest, min([max(longest, SAFETY_POLL) if self.awaits else longest, *waiting]))
+
+    def _await(self, awaits: bool) -> None:
+        if awaits != self.awaits:
+            self.awaits = awaits
+            self._store.refresh_listening()
 
     def _start(self, chain: _Chain, names: frozenset[str], leaving: asyncio.Event) -> None:
         chain.run = asyncio.create_task(self._run(chain, names, leaving))

@@ -16,6 +16,42 @@ from holdfast.worker.maintenance import MaintenanceTask, standard_tasks
 LEASE, SHORTEST = 30.0, 0.01
 
 
+class WorkerKeywords(TypedDict, total=False):
+    """Options of ``app.run_worker`` and ``app.worker``."""
+
+    queues: Sequence[str]
+    """The queues to serve. By default every queue that the app declares, each with the same share."""
+    weights: Mapping[str, int] | None
+    """The weight of each queue: a claim starts with a queue drawn by its weight, without weights with the first."""
+    concurrency: int
+    """The number of jobs to run at once. By default 16."""
+    tenant: str
+    """The tenant to serve. By default every tenant."""
+    executor: str
+    """The label of the worker."""
+    lease_ttl: float
+    """Seconds after which another worker takes over the jobs, if this one is lost."""
+    poll: float
+    """Seconds between polls, where the database does not notify of new jobs."""
+    notify: bool
+    """Whether the database notifies the worker of new jobs."""
+    promote_every: float
+    """Seconds between the checks for jobs that are due."""
+    sweep_every: float
+    """Seconds between other maintenance."""
+    check_cancelled_every: float
+    """Seconds between the checks for cancelled jobs."""
+    grace: float
+    """Seconds that running jobs have to end when the worker is stopped."""
+    burst: bool
+    """End when no job is left."""
+    max_jobs: int | None
+    """End after this many jobs."""
+    sealing: bool
+    """Whether it seals the audit trail. False leaves that to other workers."""
+    extra_tasks: tuple[MaintenanceTask, ...]
+
+
 class TickKeywords(TypedDict, total=False):
     """The keywords of ``app.tick``."""
 
@@ -99,13 +135,7 @@ class TickSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """``queues`` are the queues to serve; if empty, every queue that the app declares, each with the same share.
-
-    ``burst`` ends the worker when no job is left, ``max_jobs`` after that many jobs. With ``notify`` the database
-    notifies the worker of new jobs; without it the worker polls every ``poll`` seconds. With ``weights`` each claim
-    starts with a queue drawn by its weight, without them with the first queue in the list. ``executor`` is the label of
-    the worker. Without ``sealing`` it leaves the sealing of the audit trail to other workers.
-    """
+    """The options of a worker, checked. ``WorkerKeywords`` explains them."""
 
     queues: Sequence[str] = ()
     weights: Mapping[str, int] | None = None
@@ -117,7 +147,7 @@ class WorkerOptions:
     notify: bool = True
     promote_every: float = 0.5
     sweep_every: float = 5.0
-    recall_every: float = 1.0
+    check_cancelled_every: float = 1.0
     grace: float = 30.0
     burst: bool = False
     max_jobs: int | None = None
@@ -142,24 +172,3 @@ class WorkerOptions:
             else:
                 others.append(task)
         return (first, *others)
-
-
-class WorkerKeywords(TypedDict, total=False):
-    """The keywords of ``app.run_worker``: the fields of ``WorkerOptions``."""
-
-    queues: Sequence[str]
-    weights: Mapping[str, int] | None
-    concurrency: int
-    tenant: str
-    executor: str
-    lease_ttl: float
-    poll: float
-    notify: bool
-    promote_every: float
-    sweep_every: float
-    recall_every: float
-    grace: float
-    burst: bool
-    max_jobs: int | None
-    sealing: bool
-    extra_tasks: tuple[MaintenanceTask, ...]

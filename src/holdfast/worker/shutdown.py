@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from holdfast.engine.outcome import Outcome, Paused
-from holdfast.stores.flow import WaitLimit, patience_of
+from holdfast.stores.flow import WaitLimit, wait_limit_of
 
 UNKNOWN = "stopped"
 TIMEOUT = "timeout"
@@ -114,11 +114,11 @@ class ShutdownDeadline:
     @contextmanager
     def limits_waits(self) -> Iterator[None]:
         """Apply the limit to store calls in the block, and in tasks and threads that are started there."""
-        before = patience_of.set(self._wait_limit)
+        before = wait_limit_of.set(self._wait_limit)
         try:
             yield
         finally:
-            patience_of.reset(before)
+            wait_limit_of.reset(before)
             self._wait_limit.until = math.inf  # a task that a handler started may outlive the worker
 
     def start(self, grace: float) -> None:

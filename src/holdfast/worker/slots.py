@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from heapq import heappop, heappush
 from typing import Any
 
 from holdfast.engine.job import Claim, log_fields
-from holdfast.engine.outcome import PLAIN_SUCCESS, Outcome, Settled
-from holdfast.engine.settlement import Settlement, hand_back, unreadable
+from holdfast.engine.outcome import PLAIN_SUCCESS, Failed, Outcome, Settled
+from holdfast.engine.settlement import Settlement, decide, hand_back, unreadable
+from holdfast.telemetry.tracebacks import type_name
 from holdfast.worker.end_hooks import EndReports
 from holdfast.worker.executor import Handler, charged, execute
-from holdfast.worker.refusals import settlement_of, unusable
 from holdfast.worker.shutdown import Stop
 from holdfast.worker.task_pool import TaskPool
 
@@ -24,6 +25,21 @@ log = logging.getLogger("holdfast.worker")
 LARGEST_EXCHANGE = 1_000
 # Seconds that a cancelled task may take to end before its slot is freed.
 STOP_TIMEOUT = 1.0
+# A worker remembers the retries that are due within this time, in seconds, by steps of that many.
+SOON, STEP = 5.0, 0.02
+
+
+def settlement_of(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
+    """``decide``, but never raises: an outcome that cannot be turned into a settlement becomes a failure."""
+    try:
+        return decide(claim, outcome, random01)
+    except Exception as error:
+        log.exception("The result of job %s cannot be recorded", claim.id)
+        return decide(claim, unusable(error), random01)
+
+
+def unusable(error: BaseException) -> Failed:
+    return Failed("outcome_refused", f"the end of the attempt cannot be recorded: {type_name(error)}", final=True)
 
 
 class Run:
@@ -56,6 +72,49 @@ class Run:
     def handed_back(self) -> Outcome:
         outcome = hand_back(self.claim, at_most_once=self.handler.at_most_once)
         return outcome if self.stop is None else charged(outcome, self.stop)
+
+
+class RetryTimer:
+    """Makes the jobs of a worker ready as soon as they are due again. Maintenance does it for all jobs, but only once
+    or twice a second. ``then`` is called when there were any."""
+
+    def __init__(self, promote: Callable[[], Awaitable[int]], then: Callable[[], None]) -> None:
+        self._promote = promote
+        self._then = then
+        self._times: list[int] = []  # a heap, in steps of the loop's clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def expect(self, settled: Iterable[Settlement]) -> None:
+        delays = {item.delay for item in settled if item.ending in ("retry", "snooze") and item.delay < SOON}
+        now = asyncio.get_running_loop().time()
+        for step in {int((now + delay) / STEP) + 1 for delay in delays}.difference(self._times):
+            heappush(self._times, step)
+        if delays:
+            self._start()
+
+    def stop(self) -> None:
+        self._times.clear()
+        for each in (self._timer, self._task):
+            if each is not None:
+                each.cancel()
+
+    def _start(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._times and (self._task is None or self._task.done()):
+            self._timer = asyncio.get_running_loop().call_at(self._times[0] * STEP, self._fire)
+
+    def _fire(self) -> None:
+        step = int(asyncio.get_running_loop().time() / STEP)
+        while self._times and self._times[0] <= step:
+            heappop(self._times)
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(lambda _: self._start())
+
+    async def _run(self) -> None:
+        if await self._promote():
+            self._then()
 
 
 class Slots:

@@ -4,7 +4,7 @@ handler.
 An item that awaits something keeps its task, which ends with it, and two new tasks continue with the queue. So a
 thousand items that wait soon have a task each, and a thousand items that never wait share one. Handlers cannot notice:
 each item has its own context, and a task is reused only if no reference to it was kept and it was not cancelled,
-renamed or given a done callback. Such a task is as good as a new one (docs/adr/0041).
+renamed or given a done callback. Such a task is as good as a new one (docs/adr/0025).
 
 Kept references show in the reference count, which only CPython has. ``HOLDFAST_DISABLE=task-pool`` gives every item its
 own task instead.

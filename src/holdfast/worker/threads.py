@@ -3,7 +3,8 @@
 A thread cannot be stopped: the thread of a job that timed out or was cancelled keeps running. In a pool of fixed size
 such threads would use up one slot after another. Here only the job that a thread runs waits for it: an idle thread is
 reused, and when none is idle another is started. So there are at most as many threads as the worker runs jobs at a
-time, plus the stuck ones. They are daemons: the process does not wait for them when it ends.
+time, plus the stuck ones. They are daemons: the process does not wait for them when it ends. Results are handed to the
+event loop in groups: one wake-up serves all calls that end before the loop comes to them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import itertools
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from functools import partial
@@ -27,10 +29,10 @@ log = logging.getLogger("holdfast.worker")
 T = TypeVar("T")
 
 IDLE_FOR = 30.0
-PATIENCE = 1.0
+WARN_AFTER = 1.0
 """Seconds that a thread may take to notice that its job is over before a warning is logged."""
 
-PULSE = 1.0
+CHECK_EVERY = 1.0
 """Seconds between two checks of a waiting thread whether the worker's loop still exists."""
 
 _numbers = itertools.count(1)
@@ -39,12 +41,13 @@ _numbers = itertools.count(1)
 class Threads:
     """Idle threads share one queue: a thread that has just finished takes the next call without another waking up."""
 
-    def __init__(self, *, idle_for: float = IDLE_FOR, patience: float = PATIENCE) -> None:
+    def __init__(self, *, idle_for: float = IDLE_FOR, warn_after: float = WARN_AFTER) -> None:
         self._idle_for = idle_for
-        self._patience = patience
+        self._warn_after = warn_after
         self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._free = 0  # threads that are neither running a call nor needed for one that is queued
+        self._results: _Results | None = None
         self._stuck: dict[_Call, str] = {}
 
     @property
@@ -58,7 +61,9 @@ class Threads:
         When the waiting task is cancelled this ends at once. The thread continues until the function returns.
         """
         loop = asyncio.get_running_loop()
-        call = _Call(partial(copy_context().run, function), loop)
+        if self._results is None or self._results.loop is not loop:
+            self._results = _Results(loop)
+        call = _Call(partial(copy_context().run, function), self._results)
         self._submit(call)
         try:
             result: T = await call.future
@@ -66,7 +71,7 @@ class Threads:
         except asyncio.CancelledError:
             self._stuck[call] = kind
             if call.still_runs(self._not_stuck):
-                loop.call_later(self._patience, self._warn, call)
+                loop.call_later(self._warn_after, self._warn, call)
             raise
 
     def run_on_loop(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
@@ -81,7 +86,7 @@ class Threads:
             raise concurrent.futures.CancelledError from None
         while True:
             try:
-                return future.result(PULSE)
+                return future.result(CHECK_EVERY)
             except TimeoutError:
                 if future.done():
                     return future.result()  # the coroutine raised TimeoutError, or has ended just now
@@ -132,15 +137,36 @@ class Threads:
             )
 
 
+class _Results:
+    """The calls of one event loop that have ended."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._ended: deque[_Call] = deque()
+        self._announced = False
+
+    def add(self, call: _Call) -> None:
+        self._ended.append(call)
+        if not self._announced:
+            self._announced = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._set)
+
+    def _set(self) -> None:
+        self._announced = False  # first: a call that ends from now on is announced again
+        while self._ended:
+            self._ended.popleft().set_result()
+
+
 class _Call:
     """One function to run, and the future of its result."""
 
-    __slots__ = ("_error", "_function", "_loop", "_on_end", "_result", "_running", "future")
+    __slots__ = ("_error", "_function", "_on_end", "_result", "_results", "_running", "future")
 
-    def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, function: Callable[[], Any], results: _Results) -> None:
         self._function = function
-        self._loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
+        self._results = results
+        self.future: asyncio.Future[Any] = results.loop.create_future()
         self._running = True
         self._on_end: Callable[[_Call], None] | None = None
         self._result: Any = None
@@ -171,10 +197,9 @@ class _Call:
         self._running = False
         if self._on_end is not None:
             self._on_end(self)
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._set)
+        self._results.add(self)
 
-    def _set(self) -> None:
+    def set_result(self) -> None:
         if self.future.done():
             return
         if self._error is None:

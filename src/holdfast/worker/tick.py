@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 from holdfast.engine.job import Claim
 from holdfast.engine.order import drawn_order
 from holdfast.engine.outcome import Outcome, Settled, Snoozed
+from holdfast.engine.requirement import UNKNOWN_CODE, Code
 from holdfast.engine.settlement import Ending, Settlement, hand_back, unreadable
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, StaleLease, StoreError
@@ -31,11 +32,12 @@ from holdfast.stores.requests import ClaimRequest, JobFilter
 from holdfast.telemetry import observers
 from holdfast.worker.end_hooks import EndReports
 from holdfast.worker.executor import Handler, charged, execute
-from holdfast.worker.lease import Heartbeat, cancelled_jobs, jobs_under
+from holdfast.worker.lease import Heartbeat
 from holdfast.worker.maintenance import MaintenanceTask, standard_tasks
 from holdfast.worker.options import TickOptions, TickSummary
-from holdfast.worker.refusals import is_refusal, set_aside, settle_singly, settlement_of
+from holdfast.worker.recovery import claim_jobs, compare_holdings, is_refusal, settle_singly
 from holdfast.worker.shutdown import Stop
+from holdfast.worker.slots import settlement_of
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
@@ -53,7 +55,7 @@ PEEK = 50
 _FIELDS: dict[Ending, str] = {
     "succeeded": "succeeded",
     "retry": "retried",
-    "bury": "dead",
+    "dead_letter": "dead",
     "fail": "failed",
     "crash": "crashed",
     "snooze": "snoozed",
@@ -76,8 +78,10 @@ class Tick:
         stop: asyncio.Event | None = None,
         extra_tasks: tuple[MaintenanceTask, ...] = (),
         draw: Callable[[], float] = random.random,
+        code: Code = UNKNOWN_CODE,
     ) -> None:
         self._store = store
+        self._code = code
         self._handlers = handlers
         self._options = options
         self._stop = stop or asyncio.Event()
@@ -168,13 +172,7 @@ class Tick:
             kinds=tuple(self._handlers),
             tenant=options.tenant,
         )
-        try:
-            claims = await self._write(self._store.leases.claim(request))
-        except Exception as error:
-            scope = (request.lease, request.queues, request.kinds)
-            if not await set_aside(self._store, error, request.tenant, *scope):
-                raise
-            claims = await self._write(self._store.leases.claim(request))
+        claims = await claim_jobs(self._store, request, self._write)
         self._last_claim_short = len(claims) < want
         dead_letters: list[Settlement] = []
         for claim in claims:
@@ -233,8 +231,8 @@ class Tick:
     async def _stop_cancelled(self) -> None:
         """Stop the running jobs that were cancelled, without waiting for them."""
         store, tenant = self._store, self._options.tenant
-        held = await jobs_under(store, self._lease, tenant)
-        cancelled = await cancelled_jobs(store, [claim.id for claim in self._running.values()], held, tenant)
+        running = [claim.id for claim in self._running.values()]
+        _, cancelled = await compare_holdings(store, self._lease, running, tenant)
         for task, claim in [item for item in self._running.items() if item[1].id in cancelled]:
             if self._running.pop(task, None) is not None:  # not abandoned meanwhile
                 self._cancel(task, "cancelled")
@@ -298,7 +296,9 @@ class Tick:
         options, store = self._options, self._store
         name = f"tick {uuid.uuid4()} ({socket.gethostname()}:{os.getpid()})"
         kinds = tuple(self._handlers)
-        lease = await self._write(store.leases.open(name, options.lease_ttl, options.tenant, options.executor, kinds))
+        lease = await self._write(
+            store.leases.open(name, options.lease_ttl, options.tenant, options.executor, kinds, code=self._code)
+        )
         self._lease = lease.id
         observers.working_as.set(name)
         loop = asyncio.get_running_loop()

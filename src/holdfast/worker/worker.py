@@ -14,22 +14,31 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.engine.job import Exchange, StopMode
+from holdfast.engine.requirement import UNKNOWN_CODE, Code
 from holdfast.engine.settlement import Settlement
 from holdfast.stores.requests import ClaimRequest
 from holdfast.telemetry import observers
-from holdfast.worker.claim_order import ClaimHints, ClaimOrder, ClaimStart
+from holdfast.worker.claim_order import NOTIFICATION_DELAY, Announcements, ClaimHints, ClaimOrder, ClaimStart, SlotTimer
 from holdfast.worker.end_hooks import EndReports
 from holdfast.worker.executor import Handler
 from holdfast.worker.lease import CancellationCheck, LeaseKeeper
-from holdfast.worker.maintenance import TASK_BATCH, Maintenance, MaintenanceTask
+from holdfast.worker.maintenance import (
+    SAFETY_POLL,
+    TASK_BATCH,
+    UPKEEP,
+    Maintenance,
+    MaintenanceTask,
+    promotion,
+    run_once,
+)
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.rate_limits import SlotTimer
 from holdfast.worker.recovery import ExchangeRecovery
 from holdfast.worker.shutdown import CANCEL_AFTER, GracePeriod, ShutdownDeadline
-from holdfast.worker.slots import LARGEST_EXCHANGE, Slots
+from holdfast.worker.slots import LARGEST_EXCHANGE, RetryTimer, Slots
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
@@ -41,10 +50,6 @@ log = logging.getLogger("holdfast.worker")
 # A worker that starts with a backlog claims first. Background work (listener, maintenance) starts when the worker is
 # idle for the first time, at the latest after this many seconds.
 BACKGROUND_DELAY = 1.0
-# Seconds between polls of an idle worker that is notified of new jobs.
-SAFETY_POLL = 5.0
-# How long notifications are deferred after too many empty claims, in seconds.
-NOTIFICATION_DELAY = 0.02
 
 
 class Worker:
@@ -54,6 +59,7 @@ class Worker:
         handlers: Mapping[str, Handler],
         options: WorkerOptions,
         on_leave: Callable[[], Awaitable[None]] | None = None,
+        code: Code = UNKNOWN_CODE,
     ) -> None:
         """``on_leave`` releases the resources of the handlers, after the last of them has ended."""
         self.store = store
@@ -69,7 +75,9 @@ class Worker:
         self._slots = Slots(handlers, self._wake.set, self._reports)
         self._claim_order = ClaimOrder(options.queues, options.weights)
         self._hints = ClaimHints()
+        self._announcements = Announcements(store)
         self._slot_timer = SlotTimer(self._expect_jobs)
+        self._retry_timer = RetryTimer(partial(run_once, promotion(options.tenant), store), self._expect_jobs)
         self._exchanges: set[asyncio.Task[None]] = set()
         self._jobs_requested = 0  # by the exchanges under way
         self._results_in_flight = 0  # settlements in the exchanges under way
@@ -77,7 +85,7 @@ class Worker:
         self._notification_deferred = False
 
         # The lease, and what threatens it.
-        self._keeper = LeaseKeeper(store, options, handlers, self._wake.set, self._stop_requested)
+        self._keeper = LeaseKeeper(store, options, handlers, self._wake.set, self._stop_requested, code)
         self._cancellations = CancellationCheck(store, self._slots, self._keeper, options, self._expect_jobs)
         self._recovery = ExchangeRecovery(store, options, handlers, self._slots, self._keeper, self._reports, self.stop)
 
@@ -182,6 +190,7 @@ class Worker:
             # Background work is requested to end, not cancelled: a statement under way may complete, unless the
             # database does not respond.
             self._leaving.set()
+            self._retry_timer.stop()
             self._first_idle.set()
             self._cancellations.check_soon()
             if self._stopping:
@@ -200,16 +209,11 @@ class Worker:
                 await self._first_idle.wait()
         stop_listening = None
         if self.options.notify and not self._leaving.is_set():
-            stop_listening = self.store.listen(self._on_notification, self._channels)
+            stop_listening = self.store.listen(self._on_notification, self._channels, self._awaited)
             self._expect_jobs()  # jobs that were enqueued before were not announced
-        self._maintenance = Maintenance(
-            self.store,
-            tasks,
-            self.options.tenant,
-            lease=lambda: self._keeper.lease,
-            did_work=self._expect_jobs,
-            has_run=self._task_has_run,
-        )
+        found, query = self._found_jobs if stop_listening else None, self._keeper.due_work
+        common = self.store, tasks, self.options.tenant, self._expect_jobs, self._task_has_run
+        self._maintenance = Maintenance(*common, query=query, found_jobs=found)
         try:
             await asyncio.gather(cancellations, self._maintenance.run(self._leaving))
         finally:
@@ -300,14 +304,8 @@ class Worker:
 
     async def _exchange(self, ended: list[Settlement], want: int, from_poll: bool) -> None:
         lease, start = self._keeper.lease, self._claim_order.start() if want else ClaimStart({}, {})
-        request = ClaimRequest(
-            lease=lease,
-            queues=self._claim_order.queues(),
-            want=want,
-            kinds=tuple(self.handlers),
-            tenant=self.options.tenant,
-            after=start.after,
-        )
+        queues, kinds, tenant = self._claim_order.queues(), tuple(self.handlers), self.options.tenant
+        request = ClaimRequest(lease=lease, queues=queues, want=want, kinds=kinds, tenant=tenant, after=start.after)
         try:
             if want and self._slot_timer.take_due():
                 await self.store.arun(self.store.limits.wake(TASK_BATCH, self.options.tenant))
@@ -320,13 +318,16 @@ class Worker:
         finally:
             self._jobs_requested -= want
             self._results_in_flight -= len(ended)
-        self._recovery.exchange_succeeded()
-        self.store.outage.answered()
-        self._reports.recorded(ended, exchange.stale)
+            self._retry_timer.expect(() if self.options.burst else ended)  # a burst leaves what waits
+        self._recovery.last_exchange_failed, self._recovery.failures = False, 0
+        if self.store.outage.reason:
+            self.store.outage.answered()
+        if self._reports.waiting:
+            self._reports.recorded(ended, exchange.stale)
         for job_id in exchange.stale:
             log.warning("Job %s is no longer claimed by this worker; its result was not recorded", job_id)
         if lease != self._keeper.lease:
-            return  # the lease was lost meanwhile: the reaper returns the claimed jobs
+            return  # the lease was lost meanwhile: recovery returns the claimed jobs
         if want:
             self._learn(exchange, want, start, from_poll)
         if any(settlement.ending == "ask" for settlement in ended):
@@ -352,8 +353,7 @@ class Worker:
         self._exchanges.discard(exchange)
         self._wake.set()
         if not exchange.cancelled() and (error := exchange.exception()) is not None:
-            # It failed between the response and the start of the claimed jobs. Reconciling returns those that were not
-            # started.
+            # It failed before it had started the claimed jobs. Reconciling returns those that were not started.
             log.error("An exchange with the database failed half-way", exc_info=error)
             self._recovery.must_reconcile = self._hints.may_have_jobs = True
 
@@ -362,17 +362,37 @@ class Worker:
     async def _sleep(self) -> None:
         """Sleep until something happens, or until the next poll."""
         longest = self._grace.shortened(self._poll_interval() * random.uniform(0.8, 1.2))
+        idle = self._free_slots() > 0 and not self._exchanges
+        decided = self._announcements.decide(idle, self._hints.empty_claims)
         self._asleep = True
         if not self._exchanges:
             self._first_idle.set()
         try:
-            if not self._hints.may_have_jobs or self._free_slots() <= 0 or self._exchanges:
-                async with asyncio.timeout(longest):
+            if not (idle and self._hints.may_have_jobs):
+                async with asyncio.timeout(longest if decided is None else min(longest, decided)):
                     await self._wake.wait()
         except TimeoutError:
-            self._hints.poll()
+            if decided is None:
+                self._poll()
+            elif idle:
+                self._hints.expect_jobs()
         self._asleep = False
         self._wake.clear()
+
+    def _awaited(self) -> list[str]:
+        queues = self.options.queues if self._announcements.wanted else ()
+        return [*queues, *([UPKEEP] if self._maintenance is not None and self._maintenance.awaits else ())]
+
+    def _poll(self) -> None:
+        """Claim, unless the query of maintenance would find jobs that were not announced."""
+        if self._maintenance is None or not self._maintenance.awaits or self._poll_interval() < SAFETY_POLL:
+            self._hints.poll()
+
+    def _found_jobs(self) -> None:
+        """Jobs wait in the queues. An idle worker was not notified of them."""
+        if self._asleep and self._announcements.wanted and self._free_slots() > 0 and not self._exchanges:
+            self._hints.poll()
+            self._wake.set()
 
     def _poll_interval(self) -> float:
         """Polling is only a safety net where every new job is announced. Not if a poll has just returned jobs that were
@@ -383,7 +403,6 @@ class Worker:
         return max(self.options.poll, SAFETY_POLL)
 
     def _expect_jobs(self) -> None:
-        """There may be jobs to claim."""
         self._hints.expect_jobs()
         self._wake.set()
 
@@ -395,21 +414,20 @@ class Worker:
     def _channels(self) -> list[str]:
         """The notifications to receive: new jobs in a queue, a changed order of a queue (with a leading space), and
         cancelled jobs under the lease."""
-        return [*self.options.queues, *(f" {queue}" for queue in self.options.queues), self._keeper.lease]
+        return [*self.options.queues, *(f" {queue}" for queue in self.options.queues), self._keeper.lease, UPKEEP]
 
     def _on_notification(self, channel: str) -> None:
-        """Called by the listener on its thread. An empty channel: notifications may have been missed.
-
-        Only a sleeping worker is woken; a busy one claims soon anyway.
-        """
+        """Called by the listener on its thread. An empty channel: notifications may have been missed. Only a sleeping
+        worker is woken; a busy one claims soon anyway."""
         missed = channel == ""
         if missed or channel == self._keeper.lease:
             self._on_loop(self._cancellations.check_soon)
         if missed:
             self._on_loop(self._claim_order.all_reordered)
+        if (maintenance := self._maintenance) is not None and (missed or channel == UPKEEP):
+            self._on_loop(maintenance.told)
         if channel.startswith(" "):
-            channel = channel[1:]
-            self._on_loop(self._claim_order.queue_reordered, channel)
+            self._on_loop(self._claim_order.queue_reordered, channel := channel[1:])
         if not missed and channel not in self.options.queues:
             return
         if self._hints.too_many_empty_claims:
@@ -419,7 +437,13 @@ class Worker:
             return
         self._hints.expect_jobs()
         if self._asleep:
-            self._on_loop(self._wake.set)
+            self._announcements.announced()
+            self._on_loop(self._notified)
+
+    def _notified(self) -> None:
+        """Begin the exchange in this step of the loop. To wake the worker first would take three."""
+        if not self._asleep or self._exchanges or not self._begin_exchange():
+            self._wake.set()
 
     def _deferred_notification(self) -> None:
         self._notification_deferred = False
@@ -427,8 +451,7 @@ class Worker:
 
     def _on_loop(self, call: Callable[..., object], *args: object) -> None:
         """Call on the worker's loop, from another thread. A loop that is closed needs no call."""
-        loop = self._loop
-        if loop is None:
+        if (loop := self._loop) is None:
             return
         try:
             loop.call_soon_threadsafe(call, *args)

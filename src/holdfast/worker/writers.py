@@ -36,15 +36,28 @@ LAST_MOMENT = 0.5
 
 @dataclass(slots=True)
 class _Write:
-    """The entries of one handler, and the future of the response."""
+    """The entries of one handler, and the future of the response. ``over``: it was answered, or nobody waits for it."""
 
     claim: Claim
     entries: list[StepEntry]
     done: asyncio.Future[list[Saved]] = field(compare=False)
+    over: bool = False
 
     @property
     def size(self) -> int:
         return sum(len(entry.value or "") for entry in self.entries)
+
+    def resolve(self, result: list[Saved] | Exception | None) -> None:
+        """Answer the handler; None cancels it."""
+        self.over = True
+        if result is None:
+            self.done.cancel()
+        elif self.done.done():
+            return
+        elif isinstance(result, Exception):
+            self.done.set_exception(result)
+        else:
+            self.done.set_result(result)
 
 
 class StepWriter:
@@ -67,12 +80,16 @@ class StepWriter:
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._run())
         try:
-            return await asyncio.shield(write.done)
+            return await write.done  # without a shield, which costs more than the rest of this method
         except asyncio.CancelledError:
-            await asyncio.wait({write.done}, timeout=LAST_MOMENT)
+            if not write.over:  # the handler was cancelled, and its future with it
+                write.done = loop.create_future()
+                done, _ = await asyncio.wait({write.done}, timeout=LAST_MOMENT)
+                for answered in done:
+                    _ = answered.cancelled() or answered.exception()  # retrieved, or the loop would log it
             raise
         finally:
-            write.done.cancel()
+            write.resolve(None)
 
     async def aclose(self) -> None:
         """Cancel all waiting writes. Threads that cannot be stopped may still wait here, or call ``save`` later; they
@@ -84,7 +101,7 @@ class StepWriter:
                 {self._task}, timeout=LAST_MOMENT
             )  # it takes longer only if the database does not respond
         for write in self._waiting:
-            write.done.cancel()
+            write.resolve(None)
 
     async def _run(self) -> None:
         while self._waiting:
@@ -114,33 +131,24 @@ class StepWriter:
             saved = await self._store.arun(self._store.steps.save(lease, entries, self._tenant))
         except asyncio.CancelledError:
             for write in batch:
-                write.done.cancel()
+                write.resolve(None)
             raise
         except StoreError as error:
-            self._waiting[:0] = [write for write in batch if not write.done.done()]  # some may have been cancelled
+            self._waiting[:0] = [write for write in batch if not write.over]  # some may have been cancelled
             log.warning("Steps could not be written, retrying: %s", error)
             await asyncio.sleep(random.uniform(0.1, 0.5))
         except StaleLease as error:
             for write in batch:
-                _resolve(write.done, error)
+                write.resolve(error)
         except Exception as error:
             if len(batch) == 1:
-                _resolve(batch[0].done, error)
+                batch[0].resolve(error)
                 return
             for write in batch:  # one of them is the cause; the others must not fail with it
                 await self._write(lease, [write])
         else:
             for write in batch:
-                _resolve(write.done, saved and [entry for entry in saved if entry.job_id == write.claim.id])
-
-
-def _resolve(waiter: asyncio.Future[list[Saved]], result: list[Saved] | Exception) -> None:
-    if waiter.done():
-        return
-    if isinstance(result, Exception):
-        waiter.set_exception(result)
-    else:
-        waiter.set_result(result)
+                write.resolve(saved and [entry for entry in saved if entry.job_id == write.claim.id])
 
 
 Write = Callable[[Claim, str], Awaitable[bool]]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 from holdfast.features.assembly import open_store
 from tests.app.notes import prepare_notes
 from tests.support.caller_connections import ON_POSTGRES, ON_SQLITE, Borrower
@@ -36,7 +37,7 @@ def url(request: pytest.FixtureRequest, case: tuple[str, Any]) -> str:
 @pytest.fixture
 def app(url: str) -> Iterator[App]:
     with closing(App(url, name="tests", enqueued_by="tester")) as app:
-        app._session.make_ready()
+        session_of(app).make_ready()
         prepare_notes(url)
         yield app
     with closing(open_store(url)) as store:

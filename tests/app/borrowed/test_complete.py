@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from holdfast import App, Context, Retry, State, SyncContext
+from holdfast.app.internals import session_of
 from holdfast.errors import Conflict, StaleLease
 from tests.app.borrowed.conftest import BORROWERS
 from tests.app.claimed_job import claimed_job, lose, state_of
@@ -48,7 +49,7 @@ def test_success_is_visible_after_commit_and_not_before(app: App, url: str, borr
     assert (state_of(app, ctx), concluded(ctx), notes(url)) == (State.IN_PROGRESS, False, [])
     borrower.commit()
     assert (state_of(app, ctx), concluded(ctx), notes(url)) == (State.SUCCEEDED, True, ["mine"])
-    assert app._session.run(app._session.store.jobs.result(ctx.job_id, "default")).value == {"n": 7}  # type: ignore[union-attr]
+    assert session_of(app).run(session_of(app).store.jobs.result(ctx.job_id, "default")).value == {"n": 7}  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
@@ -125,19 +126,19 @@ def test_tenant_and_actor_are_restored(app: App, url: str, case: Any) -> None:
         ctx.complete(connection=connection)
         settings = connection.execute("select current_setting('holdfast.tenant'), current_setting('holdfast.actor')")
         assert settings.fetchone() == ("mine", "me")
-    assert [event.actor for event in app._session.run(app._session.store.jobs.history(ctx.job_id, "default"))][
+    assert [event.actor for event in session_of(app).run(session_of(app).store.jobs.history(ctx.job_id, "default"))][
         -1
     ] == "worker-1"
 
 
 @pytest.mark.parametrize("case", [BORROWERS[0]], ids=["psycopg"])
 def test_sweep_does_not_free_a_job_with_an_uncommitted_completion(app: App, url: str, case: Any) -> None:
-    """The lease lapsed, but an open transaction completed the job: the first to commit decides, and only one wins."""
+    """The lease expired, but an open transaction completed the job: the first to commit decides, and only one wins."""
     ctx = claimed_job(app)
     with psycopg.connect(url) as connection:
         ctx.complete(connection=connection)
-        app._store.run(app._store.leases.end(ctx._run.claim.lease, "gone", "*"))
-        sweeper = threading.Thread(target=lambda: app._store.run(app._store.leases.reap()))
+        session_of(app).store.run(session_of(app).store.leases.end(ctx._run.claim.lease, "gone", "*"))
+        sweeper = threading.Thread(target=lambda: session_of(app).store.run(session_of(app).store.leases.recover()))
         sweeper.start()
         connection.commit()
         sweeper.join(20)

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import App
+from holdfast.app.internals import session_of
 
 
 @pytest.fixture
@@ -29,4 +30,4 @@ def calls() -> list[str]:
 
 
 def later(app: App, span: timedelta) -> None:
-    app._session.run(app._session.store.clock.set(span, None))
+    session_of(app).run(session_of(app).store.clock.set(span, None))

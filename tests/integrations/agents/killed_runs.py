@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import App, State
+from holdfast.app.internals import session_of
 from holdfast.engine.retry import Retry
 from holdfast.steps.driver import Durable
 from tests.integrations.agents.support_desk import support
@@ -82,7 +83,7 @@ def live(url: str, folder: Path, kill_at: int, framework: str, hours: list[int])
                 app.approvals.approve(approval.id, by="ada", data={"amount": 20})
             if job.state is State.IN_PROGRESS:  # its worker was killed: let the lease run out
                 hours.append(1)
-                app._session.run(app._session.store.clock.set(timedelta(hours=len(hours)), None))
+                session_of(app).run(session_of(app).store.clock.set(timedelta(hours=len(hours)), None))
     points = (folder / "points").read_text().splitlines()
     with closing(App(url, name="desk")) as app:
         job = app.jobs.get(job_id)

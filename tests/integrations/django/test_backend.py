@@ -18,6 +18,7 @@ from django.test import RequestFactory
 from django.utils import timezone
 from psycopg.pq import TransactionStatus
 
+from holdfast.app.internals import scheduler_of, session_of
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidSetting, SchemaMismatch
 from holdfast.integrations.django import results
 from holdfast.integrations.django.compat import (
@@ -32,6 +33,7 @@ from holdfast.integrations.django.compat import (
 from tests.integrations.django.shop.models import Order
 from tests.integrations.django.shop.tasks import app, audit, count, fail, pack, restock, seen, ship
 from tests.support.django_setup import make_default
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("HF-8")
 
@@ -132,7 +134,7 @@ async def test_async_forms_enqueue_and_read(database: str) -> None:
     assert await count.aget_result(result.id) == result
     native = await pack.aenqueue(1)
     assert (await native.aget()).kind == "shop.pack"
-    await app._store.leave_loop()
+    await session_of(app).store.leave_loop()
 
 
 def test_key_identifies_one_job(file: str) -> None:
@@ -200,7 +202,7 @@ def test_argument_types_are_checked_as_those_of_native_jobs(file: str) -> None:
 
 
 def test_schedules_take_tasks(file: str) -> None:
-    declared = app._scheduler._declared
+    declared = scheduler_of(app)._declared
     app.schedule("@daily", kind=ship.using(queue_name="post"), name="over", payload={"order_id": 1})
     assert app.schedule("@daily", name="decorated", payload={"order_id": 2})(ship) is ship
 
@@ -218,7 +220,7 @@ def test_schedules_take_tasks(file: str) -> None:
 def test_schedule_of_a_task_fires(file: str) -> None:
     """Below ``@task``, too: a worker declares the schedules of its tasks when it starts."""
     load()
-    assert restock.module_path in {draft.kind for draft in app._scheduler._declared.values()}
+    assert restock.module_path in {draft.kind for draft in scheduler_of(app)._declared.values()}
     assert app.tick(5).succeeded == 0
     [schedule] = [schedule for schedule in app.schedules.list() if schedule.kind == restock.module_path]
     app.schedules.run(schedule.name)
@@ -260,9 +262,10 @@ def test_sync_calls_use_the_connection_of_django(postgres_url: str) -> None:
         app.jobs.cancel(native.id)
         assert native.get().state == "cancelled"
         assert app.health.get().verdict
-        with psycopg.connect(postgres_url) as other:
+        with psycopg.connect(postgres_url, autocommit=True) as other:
             named = "select count(*) from pg_stat_activity where datname = current_database() and application_name = %s"
-            assert other.execute(named, ("holdfast",)).fetchone() == (0,)
+            # The server process of a closed connection needs a moment to end.
+            until(lambda: other.execute(named, ("holdfast",)).fetchone() == (0,), "no connection besides Django's", 10)
         assert connections["default"].connection.info.transaction_status == TransactionStatus.IDLE
     finally:
         connections.close_all()

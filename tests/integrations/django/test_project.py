@@ -19,6 +19,7 @@ from django.db import connections
 from django.test import Client, RequestFactory, TestCase, TransactionTestCase, override_settings
 
 import holdfast
+from holdfast.app.internals import session_of
 from holdfast.cli import output
 from holdfast.integrations.django import checks, dashboard_view, worker
 from holdfast.integrations.django.admin import JobAdmin
@@ -60,7 +61,7 @@ def codes(messages: Any) -> list[str]:
 
 
 def test_migrate_creates_the_tables_and_the_permissions(project: str) -> None:
-    assert app._store.schema().current
+    assert session_of(app).store.schema().current
     assert codes(checks.check_tables(["default"])) == []
     named = Permission.objects.filter(content_type__app_label="holdfast").values_list("codename", flat=True)
     assert sorted(named) == ["change_dashboard", "view_dashboard"]

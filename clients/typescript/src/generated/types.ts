@@ -38,6 +38,30 @@ export const decodeAction: Decoder<Action> = record<Action>(() => ({
   changed: missing(nullable(map(anything)), () => (null)),
 }));
 
+/** Counts over a range of time. `since` is the start of the range, or later if more has happened than is read. */
+export interface Activity {
+  now: Date;
+  since: Date;
+  range: string;
+  points: Point[];
+  wait: Spread | null;
+  run: Spread | null;
+  due: Due[];
+  estimated: boolean;
+  series: Record<string, number[]>;
+}
+export const decodeActivity: Decoder<Activity> = record<Activity>(() => ({
+  now: time,
+  since: time,
+  range: missing(text, () => ("1h")),
+  points: missing(list(decodePoint), () => ([])),
+  wait: missing(nullable(decodeSpread), () => (null)),
+  run: missing(nullable(decodeSpread), () => (null)),
+  due: missing(list(decodeDue), () => ([])),
+  estimated: missing(flag, () => (false)),
+  series: missing(map(list(number)), () => ({})),
+}));
+
 /** A job to create once, when the workflow has ended, or `step` of it. Its payload gets the key `result` or `failure`. */
 export interface AddCallbackInput {
   fires: "success" | "failure";
@@ -55,34 +79,48 @@ export interface AddEdgeInput {
   on_failure?: "stop" | "continue" | "skip" | null | undefined;
 }
 
-export interface AddExecutorInput {
-  /** An executor may claim jobs; a generator only plans them. */
-  role?: "executor" | "generator" | undefined;
-}
-
 export interface AddNodeInput {
-  queue?: string | null | undefined;
-  priority?: number | null | undefined;
+  /** Start no earlier than this long from now, by the database's clock: 90s, 1h30m. */
   delay?: number | string | null | undefined;
+  /** Start no earlier than this time, which needs a time zone. Not with a delay. */
   run_at?: Date | string | null | undefined;
-  deadline?: Date | string | null | undefined;
-  /** Idempotency key: the same key returns the same job. */
+  /** End the job as failed if it has not started by this time, or within this duration from now. */
+  deadline?: Date | string | number | string | null | undefined;
+  /** The queue; workers serve queues. By default: default. */
+  queue?: string | null | undefined;
+  /** From -32768 to 32767; jobs with a higher priority start first. By default 0. */
+  priority?: number | null | undefined;
+  /** Idempotency key: the tenant has at most one job of this kind with this key. Enqueuing again returns it. */
   key?: string | null | undefined;
+  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. */
   dedupe?: "skip" | "coalesce" | null | undefined;
+  /** Labels to filter jobs by. */
   tags?: string[] | null | undefined;
+  /** The id of the parent job. Inside a handler, by default the running job. */
   parent?: string | null | undefined;
+  /** An id that related jobs share. By default the parent's, or the parent's id. */
   correlation_id?: string | null | undefined;
+  /** The id of the event or request that caused the job; stored with it. */
   causation_id?: string | null | undefined;
+  /** An identifier of yours, stored with the job. */
   external_ref?: string | null | undefined;
+  /** The named owner of the job. A registered agent adds its policy and limits. */
   agent?: string | null | undefined;
-  /** Label of the workers that may run it. */
+  /** The label of the workers that may run the job. */
   executor?: string | null | undefined;
+  /** A key to limit by, such as a customer's id. */
   limit_key?: string | null | undefined;
+  /** Named resources that the job uses while it runs. */
   resources?: string[] | null | undefined;
+  /** The retry policy, or the name of a preset. */
   retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  /** With new_job, each retry is a separate job. */
   retry_as?: "new_job" | null | undefined;
+  /** URI of the input. */
   source_ref?: string | null | undefined;
+  /** URI of the output. */
   target_ref?: string | null | undefined;
+  /** URI of a payload that is stored elsewhere. */
   payload_ref?: string | null | undefined;
   kind: string;
   /** The arguments as a JSON object. */
@@ -91,28 +129,68 @@ export interface AddNodeInput {
   name: string;
 }
 
-/** Add a webhook: post signed messages (Standard Webhooks) to a URL. */
+export interface AddScheduleInput {
+  /** The schedule's name. */
+  name: string;
+  /** "0 9 * * MON-FRI", "@daily", "every 90s", "at 2027-01-31 09:00". */
+  timing: string | number;
+  /** Job kind to enqueue. */
+  kind?: string | null | undefined;
+  /** Template to enqueue instead of a kind. */
+  template?: string | null | undefined;
+  /** Time zone: Europe/Paris; default: UTC. */
+  tz?: string | null | undefined;
+  /** Arguments of the jobs: JSON, @file, or - for stdin. */
+  payload?: Record<string, unknown> | null | undefined;
+  /** Missed times: skip them, fire once, or fire all (up to 100). */
+  missed?: "skip" | "once" | "all" | null | undefined;
+  /** If the previous job still runs: allow another, skip, or queue. */
+  overlap?: "allow" | "skip" | "queue" | null | undefined;
+  /** Random delay of up to: 30s, 5m. */
+  jitter?: number | string | null | undefined;
+  /** Queue for its jobs; default: the kind's. */
+  queue?: string | null | undefined;
+  /** Priority; higher runs first. */
+  priority?: number | null | undefined;
+  /** A tag of its jobs; may be repeated. */
+  tags?: string[] | null | undefined;
+  /** The agent that owns its jobs. */
+  agent?: string | null | undefined;
+  /** Label of the workers that may run its jobs. */
+  executor?: string | null | undefined;
+  /** Retry policy of its jobs; default: the kind's. */
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  /** Deadline: do not start a job later than this after its time: 5m, 2h. */
+  deadline?: number | string | null | undefined;
+  /** Correlation id of its jobs. */
+  correlation_id?: string | null | undefined;
+  /** Reference of its jobs in another system. */
+  external_ref?: string | null | undefined;
+}
+
 export interface AddWebhookInput {
+  /** The webhook's name. */
+  name: string;
+  /** URL to post messages to. */
+  url: string;
+  /** Name of a signing secret, newest first (the name, not the secret); repeatable. */
+  secrets: string | string[];
+  /** Event types to send: job.dead_letter, job.crashed, job.approval_needed, schedule.missed, webhook.disabled, order.*; repeatable. */
+  wants?: string | string[] | null | undefined;
+  /** Only events of jobs of this kind; * matches any. */
+  kind?: string | null | undefined;
   /** Only events of jobs enqueued in this queue. */
   of_queue?: string | null | undefined;
   /** Queue for the deliveries. */
   queue?: string | null | undefined;
+  /** Priority of the deliveries. */
   priority?: number | null | undefined;
+  /** Tags of the deliveries; repeatable. */
+  tags?: string[] | null | undefined;
+  /** Delay of the deliveries. */
+  delay?: number | string | null | undefined;
+  /** Retry policy of the deliveries. */
   retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
-  name: string;
-  /** URL to post messages to. */
-  url: string;
-  /** Names of secrets, newest first (names, not the secrets themselves). */
-  secrets: string[];
-  wants?: string[] | null | undefined;
-  kind?: string | null | undefined;
-}
-
-export interface AgeQueueInput {
-  /** Waiting time per step; null turns aging off. */
-  every: number | string | null;
-  step?: number | undefined;
-  most?: number | undefined;
 }
 
 /** A registered agent: a named owner of jobs. `max_attempts`, `max_crashes` and `backoff` are None if those of the job's kind apply. `waiting` counts the agent's waiting, delayed and retrying jobs, up to 10,000. `max_wait` is in seconds. */
@@ -151,6 +229,18 @@ export const decodeAgent: Decoder<Agent> = record<Agent>(() => ({
   created_at: time,
   updated_at: time,
   waiting: number,
+}));
+
+/** The number and digest of a seal, stored outside the database. With an anchor, a verification detects that the chain was truncated or replaced up to this seal. */
+export interface Anchor {
+  number: number;
+  digest: string;
+  anchor: string;
+}
+export const decodeAnchor: Decoder<Anchor> = record<Anchor>(() => ({
+  number: number,
+  digest: text,
+  anchor: text,
 }));
 
 /** The stored data of a token. `prefix` is its beginning, to recognize it by. `scopes` is empty if its roles are not restricted. `parent_id` is the token that a session was opened with. */
@@ -345,6 +435,7 @@ export interface Attempt {
   log: string | null;
   traceback: string | null;
   payload?: unknown | undefined;
+  version: string | null;
 }
 export const decodeAttempt: Decoder<Attempt> = record<Attempt>(() => ({
   job_id: text,
@@ -361,6 +452,7 @@ export const decodeAttempt: Decoder<Attempt> = record<Attempt>(() => ({
   log: nullable(text),
   traceback: nullable(text),
   payload: optional(anything),
+  version: missing(nullable(text), () => (null)),
 }));
 
 /** A piece of an attempt's log. `offset` is the byte at which `text` begins, `size` the current length of the log in bytes, and `next` the offset to continue from. `ended`: the attempt has ended and writes no more. */
@@ -411,17 +503,17 @@ export const decodeCallbackRecord: Decoder<CallbackRecord> = record<CallbackReco
 }));
 
 export interface CancelJobInput {
-  /** Recorded in the ledger. */
+  /** The reason, recorded in the ledger. */
   reason?: string | null | undefined;
 }
 
 export interface CancelOperationInput {
-  /** Recorded in the ledger. */
+  /** The reason, recorded in the ledger. */
   reason?: string | null | undefined;
 }
 
 export interface CancelWorkflowInput {
-  /** Recorded in the ledger. */
+  /** The reason, recorded in the ledger. */
   reason?: string | null | undefined;
 }
 
@@ -448,20 +540,6 @@ export const decodeCastVote: Decoder<CastVote> = record<CastVote>(() => ({
   n: missing(number, () => (1)),
   approval: missing(text, () => ("")),
 }));
-
-/** Replace the given settings. For the options of deliveries, null restores the default. */
-export interface ChangeWebhookInput {
-  /** Only events of jobs enqueued in this queue. */
-  of_queue?: string | null | undefined;
-  /** Queue for the deliveries. */
-  queue?: string | null | undefined;
-  priority?: number | null | undefined;
-  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
-  url?: string | null | undefined;
-  secrets?: string[] | null | undefined;
-  wants?: string[] | null | undefined;
-  kind?: string | null | undefined;
-}
 
 /** A value for the next attempt (`name` and `value`), or the progress of this one. */
 export interface CheckpointInput {
@@ -560,10 +638,10 @@ export const decodeConcern: Decoder<Concern> = record<Concern>(() => ({
   fix: text,
 }));
 
-/** Settings of a connector. Secrets are given by name; the server does not have their values. */
+/** A tenant's settings for one connector (`http.request`). `hosts` are the only allowed hosts, if there are any. `headers` are sent unless the job sets its own. `secrets` are the secrets that jobs may use. */
 export interface Connector {
-  name: string;
   tenant: string;
+  name: string;
   enabled: boolean;
   hosts: string[];
   headers: Record<string, unknown>;
@@ -575,8 +653,8 @@ export interface Connector {
   updated_at: Date;
 }
 export const decodeConnector: Decoder<Connector> = record<Connector>(() => ({
-  name: text,
   tenant: text,
+  name: text,
   enabled: flag,
   hosts: list(text),
   headers: map(anything),
@@ -669,47 +747,13 @@ export const decodeCounted: Decoder<Counted> = record<Counted>(() => ({
   of_newest: nullable(number),
 }));
 
-export interface CreateScheduleInput {
-  queue?: string | null | undefined;
-  priority?: number | null | undefined;
-  tags?: string[] | null | undefined;
-  agent?: string | null | undefined;
-  executor?: string | null | undefined;
-  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
-  deadline?: number | string | null | undefined;
-  correlation_id?: string | null | undefined;
-  external_ref?: string | null | undefined;
-  timing: string;
-  tz?: string | null | undefined;
-  kind?: string | null | undefined;
-  template?: string | null | undefined;
-  payload?: Record<string, unknown> | null | undefined;
-  missed?: "skip" | "once" | "all" | null | undefined;
-  overlap?: "allow" | "skip" | "queue" | null | undefined;
-  jitter?: number | string | null | undefined;
-  name: string;
+/** The number of events that were counted. */
+export interface CountedUsage {
+  counted: number;
 }
-
-/** A subscription: each matching event creates one job of a kind, or from a template. */
-export interface CreateSubscriptionInput {
-  name: string;
-  on: string;
-  kind?: string | null | undefined;
-  template?: string | null | undefined;
-  of_kind?: string | null | undefined;
-  match?: Record<string, unknown> | null | undefined;
-  start?: "now" | "beginning" | undefined;
-  max_depth?: number | undefined;
-  queue?: string | null | undefined;
-  priority?: number | null | undefined;
-  tags?: string[] | null | undefined;
-  agent?: string | null | undefined;
-  executor?: string | null | undefined;
-  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
-  retry_as?: "new_job" | null | undefined;
-  delay?: number | string | null | undefined;
-  payload?: Record<string, unknown> | null | undefined;
-}
+export const decodeCountedUsage: Decoder<CountedUsage> = record<CountedUsage>(() => ({
+  counted: number,
+}));
 
 /** Dead letters with the same error. `fingerprint` is the group's name within the tenant. */
 export interface DeadLetterGroup {
@@ -754,17 +798,6 @@ export interface DecideQuestionInput {
   by?: string | null | undefined;
 }
 
-export interface DeletePayloadRuleInput {
-  /** Only this kind; `*` is each kind. */
-  kind?: string | undefined;
-  declared_by?: string | undefined;
-}
-
-export interface DeleteRetentionInput {
-  kind?: string | null | undefined;
-  state?: "succeeded" | "failed" | "cancelled" | "dead_letter" | null | undefined;
-}
-
 /** The result of an event that matched a subscription: a job, or a refusal. */
 export interface Delivery {
   subscription_id: string;
@@ -797,16 +830,19 @@ export interface DisableAgentInput {
 }
 
 export interface DisableWebhookInput {
+  /** The reason. */
   reason: string;
 }
 
 export interface DiscardDeadLettersInput {
+  /** The reason, recorded in the ledger. */
   reason: string;
   /** Maximum jobs per second. */
   rate?: number | null | undefined;
 }
 
 export interface DiscardJobInput {
+  /** The reason, recorded in the ledger. */
   reason: string;
 }
 
@@ -818,6 +854,20 @@ export interface DownloadJobLogInput {
   /** The last attempt by default. */
   attempt?: number | null | undefined;
 }
+
+/** A schedule that fires next. */
+export interface Due {
+  tenant: string;
+  name: string;
+  kind: string;
+  next_fire_at: Date;
+}
+export const decodeDue: Decoder<Due> = record<Due>(() => ({
+  tenant: text,
+  name: text,
+  kind: text,
+  next_fire_at: time,
+}));
 
 export interface Edge {
   child: string;
@@ -832,25 +882,41 @@ export const decodeEdge: Decoder<Edge> = record<Edge>(() => ({
   met: flag,
 }));
 
-/** The definition of a schedule. In a change, fields that are left out stay as they are. */
 export interface EditScheduleInput {
-  queue?: string | null | undefined;
-  priority?: number | null | undefined;
-  tags?: string[] | null | undefined;
-  agent?: string | null | undefined;
-  executor?: string | null | undefined;
-  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
-  deadline?: number | string | null | undefined;
-  correlation_id?: string | null | undefined;
-  external_ref?: string | null | undefined;
-  timing?: string | null | undefined;
-  tz?: string | null | undefined;
+  /** Job kind to enqueue. */
   kind?: string | null | undefined;
+  /** Template to enqueue instead of a kind. */
   template?: string | null | undefined;
+  /** Time zone: Europe/Paris; default: UTC. */
+  tz?: string | null | undefined;
+  /** Arguments of the jobs: JSON, @file, or - for stdin. */
   payload?: Record<string, unknown> | null | undefined;
+  /** Missed times: skip them, fire once, or fire all (up to 100). */
   missed?: "skip" | "once" | "all" | null | undefined;
+  /** If the previous job still runs: allow another, skip, or queue. */
   overlap?: "allow" | "skip" | "queue" | null | undefined;
+  /** Random delay of up to: 30s, 5m. */
   jitter?: number | string | null | undefined;
+  /** Queue for its jobs; default: the kind's. */
+  queue?: string | null | undefined;
+  /** Priority; higher runs first. */
+  priority?: number | null | undefined;
+  /** A tag of its jobs; may be repeated. */
+  tags?: string[] | null | undefined;
+  /** The agent that owns its jobs. */
+  agent?: string | null | undefined;
+  /** Label of the workers that may run its jobs. */
+  executor?: string | null | undefined;
+  /** Retry policy of its jobs; default: the kind's. */
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  /** Deadline: do not start a job later than this after its time: 5m, 2h. */
+  deadline?: number | string | null | undefined;
+  /** Correlation id of its jobs. */
+  correlation_id?: string | null | undefined;
+  /** Reference of its jobs in another system. */
+  external_ref?: string | null | undefined;
+  /** New times. */
+  timing?: string | number | null | undefined;
 }
 
 /** All rules for one tenant and kind, combined. */
@@ -880,7 +946,7 @@ export const decodeEffective: Decoder<Effective> = record<Effective>(() => ({
 }));
 
 export interface EffectivePayloadRuleInput {
-  /** Only this kind; `*` is each kind. */
+  /** The job kind. */
   kind: string;
 }
 
@@ -890,28 +956,47 @@ export interface EnableWebhookInput {
 }
 
 export interface EnqueueInput {
-  queue?: string | null | undefined;
-  priority?: number | null | undefined;
+  /** Start no earlier than this long from now, by the database's clock: 90s, 1h30m. */
   delay?: number | string | null | undefined;
+  /** Start no earlier than this time, which needs a time zone. Not with a delay. */
   run_at?: Date | string | null | undefined;
-  deadline?: Date | string | null | undefined;
-  /** Idempotency key: the same key returns the same job. */
+  /** End the job as failed if it has not started by this time, or within this duration from now. */
+  deadline?: Date | string | number | string | null | undefined;
+  /** The queue; workers serve queues. By default: default. */
+  queue?: string | null | undefined;
+  /** From -32768 to 32767; jobs with a higher priority start first. By default 0. */
+  priority?: number | null | undefined;
+  /** Idempotency key: the tenant has at most one job of this kind with this key. Enqueuing again returns it. */
   key?: string | null | undefined;
+  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. */
   dedupe?: "skip" | "coalesce" | null | undefined;
+  /** Labels to filter jobs by. */
   tags?: string[] | null | undefined;
+  /** The id of the parent job. Inside a handler, by default the running job. */
   parent?: string | null | undefined;
+  /** An id that related jobs share. By default the parent's, or the parent's id. */
   correlation_id?: string | null | undefined;
+  /** The id of the event or request that caused the job; stored with it. */
   causation_id?: string | null | undefined;
+  /** An identifier of yours, stored with the job. */
   external_ref?: string | null | undefined;
+  /** The named owner of the job. A registered agent adds its policy and limits. */
   agent?: string | null | undefined;
-  /** Label of the workers that may run it. */
+  /** The label of the workers that may run the job. */
   executor?: string | null | undefined;
+  /** A key to limit by, such as a customer's id. */
   limit_key?: string | null | undefined;
+  /** Named resources that the job uses while it runs. */
   resources?: string[] | null | undefined;
+  /** The retry policy, or the name of a preset. */
   retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  /** With new_job, each retry is a separate job. */
   retry_as?: "new_job" | null | undefined;
+  /** URI of the input. */
   source_ref?: string | null | undefined;
+  /** URI of the output. */
   target_ref?: string | null | undefined;
+  /** URI of a payload that is stored elsewhere. */
   payload_ref?: string | null | undefined;
   kind: string;
   /** The arguments as a JSON object. */
@@ -919,28 +1004,47 @@ export interface EnqueueInput {
 }
 
 export interface EnqueueJobInput {
-  queue?: string | null | undefined;
-  priority?: number | null | undefined;
+  /** Start no earlier than this long from now, by the database's clock: 90s, 1h30m. */
   delay?: number | string | null | undefined;
+  /** Start no earlier than this time, which needs a time zone. Not with a delay. */
   run_at?: Date | string | null | undefined;
-  deadline?: Date | string | null | undefined;
-  /** Idempotency key: the same key returns the same job. */
+  /** End the job as failed if it has not started by this time, or within this duration from now. */
+  deadline?: Date | string | number | string | null | undefined;
+  /** The queue; workers serve queues. By default: default. */
+  queue?: string | null | undefined;
+  /** From -32768 to 32767; jobs with a higher priority start first. By default 0. */
+  priority?: number | null | undefined;
+  /** Idempotency key: the tenant has at most one job of this kind with this key. Enqueuing again returns it. */
   key?: string | null | undefined;
+  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. */
   dedupe?: "skip" | "coalesce" | null | undefined;
+  /** Labels to filter jobs by. */
   tags?: string[] | null | undefined;
+  /** The id of the parent job. Inside a handler, by default the running job. */
   parent?: string | null | undefined;
+  /** An id that related jobs share. By default the parent's, or the parent's id. */
   correlation_id?: string | null | undefined;
+  /** The id of the event or request that caused the job; stored with it. */
   causation_id?: string | null | undefined;
+  /** An identifier of yours, stored with the job. */
   external_ref?: string | null | undefined;
+  /** The named owner of the job. A registered agent adds its policy and limits. */
   agent?: string | null | undefined;
-  /** Label of the workers that may run it. */
+  /** The label of the workers that may run the job. */
   executor?: string | null | undefined;
+  /** A key to limit by, such as a customer's id. */
   limit_key?: string | null | undefined;
+  /** Named resources that the job uses while it runs. */
   resources?: string[] | null | undefined;
+  /** The retry policy, or the name of a preset. */
   retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  /** With new_job, each retry is a separate job. */
   retry_as?: "new_job" | null | undefined;
+  /** URI of the input. */
   source_ref?: string | null | undefined;
+  /** URI of the output. */
   target_ref?: string | null | undefined;
+  /** URI of a payload that is stored elsewhere. */
   payload_ref?: string | null | undefined;
   kind: string;
   /** The arguments as a JSON object. */
@@ -951,29 +1055,62 @@ export interface EnqueueJobsInput {
   jobs: EnqueueInput[];
 }
 
+/** The result for one job of a batch: without an `id` it was refused, for `reason`. */
+export interface EnqueueResult {
+  id: string | null;
+  created: boolean;
+  reason: string | null;
+  detail: string | null;
+}
+export const decodeEnqueueResult: Decoder<EnqueueResult> = record<EnqueueResult>(() => ({
+  id: nullable(text),
+  created: flag,
+  reason: nullable(text),
+  detail: nullable(text),
+}));
+
 export interface EnqueueTemplateInput {
-  queue?: string | null | undefined;
-  priority?: number | null | undefined;
+  /** Start no earlier than this long from now, by the database's clock: 90s, 1h30m. */
   delay?: number | string | null | undefined;
+  /** Start no earlier than this time, which needs a time zone. Not with a delay. */
   run_at?: Date | string | null | undefined;
-  deadline?: Date | string | null | undefined;
-  /** Idempotency key: the same key returns the same job. */
+  /** End the job as failed if it has not started by this time, or within this duration from now. */
+  deadline?: Date | string | number | string | null | undefined;
+  /** The queue; workers serve queues. By default: default. */
+  queue?: string | null | undefined;
+  /** From -32768 to 32767; jobs with a higher priority start first. By default 0. */
+  priority?: number | null | undefined;
+  /** Idempotency key: the tenant has at most one job of this kind with this key. Enqueuing again returns it. */
   key?: string | null | undefined;
+  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. */
   dedupe?: "skip" | "coalesce" | null | undefined;
+  /** Labels to filter jobs by. */
   tags?: string[] | null | undefined;
+  /** The id of the parent job. Inside a handler, by default the running job. */
   parent?: string | null | undefined;
+  /** An id that related jobs share. By default the parent's, or the parent's id. */
   correlation_id?: string | null | undefined;
+  /** The id of the event or request that caused the job; stored with it. */
   causation_id?: string | null | undefined;
+  /** An identifier of yours, stored with the job. */
   external_ref?: string | null | undefined;
+  /** The named owner of the job. A registered agent adds its policy and limits. */
   agent?: string | null | undefined;
-  /** Label of the workers that may run it. */
+  /** The label of the workers that may run the job. */
   executor?: string | null | undefined;
+  /** A key to limit by, such as a customer's id. */
   limit_key?: string | null | undefined;
+  /** Named resources that the job uses while it runs. */
   resources?: string[] | null | undefined;
+  /** The retry policy, or the name of a preset. */
   retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  /** With new_job, each retry is a separate job. */
   retry_as?: "new_job" | null | undefined;
+  /** URI of the input. */
   source_ref?: string | null | undefined;
+  /** URI of the output. */
   target_ref?: string | null | undefined;
+  /** URI of a payload that is stored elsewhere. */
   payload_ref?: string | null | undefined;
   /** Arguments that override the template's payload. */
   arguments?: Record<string, unknown> | undefined;
@@ -1049,11 +1186,61 @@ export const decodeExecutor: Decoder<Executor> = record<Executor>(() => ({
   added_at: time,
 }));
 
+export interface ExportAuditInput {
+  /** Only what was sealed since this time. */
+  since?: Date | string | number | string | null | undefined;
+  /** `next` of the part before; default: the first part. */
+  begin?: number | null | undefined;
+  /** Maximum number of seals. */
+  seals?: number | undefined;
+}
+
+/** Lines of an export. `next` is the seal to continue with, or None at the end. */
+export interface ExportPart {
+  text: string;
+  seals: number;
+  events: number;
+  next: number | null;
+}
+export const decodeExportPart: Decoder<ExportPart> = record<ExportPart>(() => ({
+  text: text,
+  seals: number,
+  events: number,
+  next: nullable(number),
+}));
+
 export interface ExtendWorkflowInput {
   nodes: AddNodeInput[];
   edges?: AddEdgeInput[] | undefined;
   callbacks?: AddCallbackInput[] | undefined;
 }
+
+/** A recent failed attempt. */
+export interface Failure {
+  job_id: string;
+  tenant: string;
+  kind: string;
+  type: string;
+  attempt: number;
+  at: Date;
+  error_code: string | null;
+}
+export const decodeFailure: Decoder<Failure> = record<Failure>(() => ({
+  job_id: text,
+  tenant: text,
+  kind: text,
+  type: text,
+  attempt: number,
+  at: time,
+  error_code: nullable(text),
+}));
+
+export interface FairQueuesResult {
+  fair_queues: string[];
+}
+export const decodeFairQueuesResult: Decoder<FairQueuesResult> = record<FairQueuesResult>(() => ({
+  fair_queues: list(text),
+}));
 
 /** One manipulation: `kind` is what was done, `what` names the sort of row, `says` is the message. `number` is the number of the event, action or seal; for a payload or result that of its enqueue or succeed event; for a job that of its first event, or 0 if it has none. */
 export interface Flaw {
@@ -1069,20 +1256,43 @@ export const decodeFlaw: Decoder<Flaw> = record<Flaw>(() => ({
   says: text,
 }));
 
-/** A workflow with its jobs and dependencies; `parts` has the status of each group. */
+/** The job that a fork made, or that an earlier fork with the same key has made. */
+export interface Fork {
+  id: string;
+  job_id: string;
+  from_step: number;
+  created: boolean;
+}
+export const decodeFork: Decoder<Fork> = record<Fork>(() => ({
+  id: text,
+  job_id: text,
+  from_step: number,
+  created: flag,
+}));
+
+export interface ForkJobInput {
+  /** The first step, by number or name, that the new job does itself (see: jobs show). */
+  from_step: number | string;
+  /** Fork once per job and key: a repeated request gets the same job. */
+  key?: string | null | undefined;
+  /** The reason, recorded in the ledger. */
+  reason?: string | null | undefined;
+}
+
+/** A workflow with its jobs in the order in which they were added, their dependencies, and its callbacks. `parts` has the status of each group. */
 export interface Graph {
   workflow: Workflow;
   nodes: Node[];
   edges: Edge[];
-  parts: Record<string, WorkflowStatus>;
   callbacks: CallbackRecord[];
+  parts: Record<string, WorkflowStatus>;
 }
 export const decodeGraph: Decoder<Graph> = record<Graph>(() => ({
   workflow: decodeWorkflow,
   nodes: list(decodeNode),
   edges: list(decodeEdge),
-  parts: map(text),
   callbacks: list(decodeCallbackRecord),
+  parts: map(text),
 }));
 
 /** Counts, each up to `CAP` (`capped`: one of them is higher), and the verdict with its reasons. */
@@ -1113,6 +1323,8 @@ export interface Health {
   oldest_due_age_s: number | null;
   expired_lease_age_s: number | null;
   long_running: LongRunning[];
+  unserved_versions: string[];
+  held: number;
   capped: boolean;
 }
 export const decodeHealth: Decoder<Health> = record<Health>(() => ({
@@ -1142,6 +1354,8 @@ export const decodeHealth: Decoder<Health> = record<Health>(() => ({
   oldest_due_age_s: missing(nullable(number), () => (null)),
   expired_lease_age_s: missing(nullable(number), () => (null)),
   long_running: missing(list(decodeLongRunning), () => ([])),
+  unserved_versions: missing(list(text), () => ([])),
+  held: missing(number, () => (0)),
   capped: missing(flag, () => (false)),
 }));
 
@@ -1162,31 +1376,31 @@ export interface HeldJobInput {
 }
 
 export interface IssueApprovalTokenInput {
-  /** Person the token is for; without one, its user gives a name. */
+  /** Person the token is for; default: the person who uses it gives their name. */
   person?: string | null | undefined;
+  /** How long the token is valid: 90s, 5m, 2d. */
   expires_in?: number | string | null | undefined;
 }
 
-export interface IssueTokenInput {
-  /** Name recorded in the ledger. */
-  name: string;
-  roles: Role[];
-  /** Restrict the roles to these scopes. */
-  scopes?: Scope[] | undefined;
-  expires_at?: Date | string | null | undefined;
-  /** Seconds. */
-  expires_in?: number | null | undefined;
-}
-
-/** A new token. It is shown only once: the database stores a hash. */
-export interface Issued {
+export interface IssueApprovalTokenResult {
   token: string;
 }
-export const decodeIssued: Decoder<Issued> = record<Issued>(() => ({
+export const decodeIssueApprovalTokenResult: Decoder<IssueApprovalTokenResult> = record<IssueApprovalTokenResult>(() => ({
   token: text,
 }));
 
-/** `text` is the token itself, which is not shown again. */
+export interface IssueTokenInput {
+  /** Name recorded in the ledger: a person or a program. */
+  name: string;
+  /** Role: viewer, producer, operator, approver, executor, admin; repeatable. */
+  roles: Role[];
+  /** Restrict it to a scope: read, enqueue, operate, decide, work, admin; repeatable. */
+  scopes?: Scope[] | undefined;
+  /** Expiry: a time, or 90d; default: never. */
+  expires?: Date | string | number | string | null | undefined;
+}
+
+/** A newly issued token. `text` is the token itself, which is not shown again. */
 export interface IssuedToken {
   text: string;
   token: ApiToken;
@@ -1319,20 +1533,6 @@ export interface JobResultInput {
   wait?: number | undefined;
 }
 
-/** The result for one job of a batch: without an `id` it was refused, for `reason`. */
-export interface Judged {
-  id: string | null;
-  created: boolean;
-  reason: string | null;
-  detail: string | null;
-}
-export const decodeJudged: Decoder<Judged> = record<Judged>(() => ({
-  id: nullable(text),
-  created: flag,
-  reason: nullable(text),
-  detail: nullable(text),
-}));
-
 /** A limit. `running` and `waiting` count the jobs under it and those it holds back; the tenant `*` counts all tenants together. `rate` is the number of starts in `per` seconds. */
 export interface Limit {
   tenant: string;
@@ -1364,12 +1564,16 @@ export const decodeLimit: Decoder<Limit> = record<Limit>(() => ({
 }));
 
 export interface ListActionsInput {
+  /** Only changes of this subject: limit, agent, schedule, executor, …. */
   subject?: string | null | undefined;
+  /** Only changes of the object with this name. */
   name?: string | null | undefined;
+  /** Only changes by this actor. */
   actor?: string | null | undefined;
-  since?: string | null | undefined;
-  /** The number of the last one seen. */
-  after?: number | null | undefined;
+  /** Start time: a time, or 7d for a week ago. */
+  since?: Date | string | number | string | null | undefined;
+  /** Cursor: `next` of the previous page. */
+  after?: string | null | undefined;
   /** Stop after this many. Default: read all pages. */
   limit?: number | undefined;
 }
@@ -1386,10 +1590,13 @@ export interface ListAgentsInput {
 }
 
 export interface ListApprovalsInput {
-  state?: "open" | "approved" | "denied" | "expired" | "withdrawn" | "all" | undefined;
   /** Only approvals that this person may decide. */
   approver?: string | null | undefined;
+  /** Only approvals of this name. */
   name?: string | null | undefined;
+  /** Only approvals in this state: open, approved, denied, expired, withdrawn, all. */
+  state?: "open" | "approved" | "denied" | "expired" | "withdrawn" | "all" | undefined;
+  /** Only approvals of this job. */
   job?: string | null | undefined;
   /** Cursor: `next` of the previous page. */
   after?: string | null | undefined;
@@ -1398,10 +1605,10 @@ export interface ListApprovalsInput {
 }
 
 export interface ListArchivesInput {
-  /** Stop after this many. Default: read all pages. */
-  limit?: number | undefined;
   /** Cursor: `next` of the previous page. */
   after?: string | null | undefined;
+  /** Stop after this many. Default: read all pages. */
+  limit?: number | undefined;
 }
 
 export interface ListDeadJobsInput {
@@ -1412,24 +1619,33 @@ export interface ListDeadJobsInput {
 }
 
 export interface ListDeadLettersInput {
-  kind?: string | null | undefined;
-  queue?: string | null | undefined;
-  text?: string | null | undefined;
-  since?: string | null | undefined;
+  /** Only dead letters of this kind. */
+  kind?: string | undefined;
+  /** Only dead letters in this queue. */
+  queue?: string | undefined;
+  /** Only groups with this text in the error, location or note. */
+  text?: string | undefined;
+  /** Only groups with a failure since this time, or this long ago. */
+  since?: Date | string | number | string | undefined;
+  /** Sort by last (most recent first) or count (largest first). */
   order?: "last" | "count" | undefined;
+  /** Include groups without open dead letters. */
   resolved?: boolean | undefined;
+  /** Cursor: `next` of the previous page. */
   after?: string | null | undefined;
   /** Stop after this many. Default: read all pages. */
   limit?: number | undefined;
 }
 
 export interface ListDeliveriesInput {
+  /** Only events that created no job. */
   refused?: boolean | undefined;
   /** Maximum number of results. */
   limit?: number | undefined;
 }
 
 export interface ListEventTypesInput {
+  /** Only those of this domain. */
   domain?: string | null | undefined;
 }
 
@@ -1444,6 +1660,11 @@ export interface ListEventsInput {
   type?: string | string[] | null | undefined;
   job?: string | string[] | null | undefined;
   queue?: string | string[] | null | undefined;
+}
+
+export interface ListHeldJobsInput {
+  /** Maximum number of results. */
+  limit?: number | undefined;
 }
 
 export interface ListJobsInput {
@@ -1500,10 +1721,12 @@ export interface ListJobsInput {
 }
 
 export interface ListKindsInput {
+  /** Only those of this domain. */
   domain?: string | null | undefined;
 }
 
 export interface ListOperationsInput {
+  /** Only running operations. */
   running?: boolean | undefined;
   /** Cursor: `next` of the previous page. */
   after?: string | null | undefined;
@@ -1512,13 +1735,16 @@ export interface ListOperationsInput {
 }
 
 export interface ListReservationsInput {
+  /** Include ended reservations, newest first. */
   ended?: boolean | undefined;
   /** Maximum number of results. */
   limit?: number | undefined;
 }
 
 export interface ListSchedulesInput {
+  /** Only schedules in this state: active, paused, ended. */
   state?: "active" | "paused" | "ended" | null | undefined;
+  /** Only schedules of this kind. */
   kind?: string | null | undefined;
   /** Cursor: `next` of the previous page. */
   after?: string | null | undefined;
@@ -1534,23 +1760,29 @@ export interface ListTemplatesInput {
 }
 
 export interface ListTokensInput {
+  /** Include browser sessions opened with the tokens. */
   sessions?: boolean | undefined;
+  /** Cursor: `next` of the previous page. */
+  after?: string | null | undefined;
   /** Stop after this many. Default: read all pages. */
   limit?: number | undefined;
-  after?: string | null | undefined;
 }
 
 export interface ListWebhookDeliveriesInput {
+  /** Only failed attempts. */
   failed?: boolean | undefined;
+  /** Only attempts for this message. */
   message?: string | null | undefined;
-  /** Stop after this many. Default: read all pages. */
-  limit?: number | undefined;
   /** Cursor: `next` of the previous page. */
   after?: string | null | undefined;
+  /** Stop after this many. Default: read all pages. */
+  limit?: number | undefined;
 }
 
 export interface ListWorkflowsInput {
+  /** Only workflows of this kind. */
   kind?: string | null | undefined;
+  /** Only finished workflows, or only unfinished ones. */
   over?: boolean | null | undefined;
   /** Cursor: `next` of the previous page. */
   after?: string | null | undefined;
@@ -1614,28 +1846,77 @@ export const decodeMadeFrom: Decoder<MadeFrom> = record<MadeFrom>(() => ({
   due_at: nullable(time),
 }));
 
-/** One of the four positions, within the job's priority or another one. A priority alone means behind all others of it. */
+/** A job whose recorded steps fit no code that has been tried. `until` is when it becomes a dead letter. */
+export interface MismatchedJob {
+  job_id: string;
+  tenant: string;
+  kind: string;
+  version: string | null;
+  since: Date;
+  until: Date;
+  message: string;
+  steps: (Record<string, unknown>)[];
+  tried: number;
+}
+export const decodeMismatchedJob: Decoder<MismatchedJob> = record<MismatchedJob>(() => ({
+  job_id: text,
+  tenant: text,
+  kind: text,
+  version: nullable(text),
+  since: time,
+  until: time,
+  message: text,
+  steps: list(map(anything)),
+  tried: number,
+}));
+
 export interface MoveJobInput {
-  /** Recorded in the ledger. */
-  reason?: string | null | undefined;
+  /** Move it before all others of its priority. */
   first?: boolean | undefined;
+  /** Move it behind all others of its priority. */
   last?: boolean | undefined;
+  /** Move it directly before this job, with that job's priority. */
   before?: string | null | undefined;
+  /** Move it directly behind this job, with that job's priority. */
   after?: string | null | undefined;
+  /** New priority; alone, the job goes last among that priority. */
   priority?: number | null | undefined;
+  /** The reason, recorded in the ledger. */
+  reason?: string | null | undefined;
 }
 
-export interface NextTimesInput {
-  count?: number | undefined;
+export interface MoveVersionInput {
+  /** The version that the jobs are pinned to. */
+  version: string;
+  /** The version to move them to. */
+  to: string;
+  /** Only these jobs. */
+  jobs?: string[] | null | undefined;
+  /** The reason, for the audit trail. */
+  reason?: string | null | undefined;
 }
 
-/** A job of a workflow: its standing, and the number of parents it still waits for. A job that joined as a child of another has no name. */
+/** The jobs that were moved to another version: how many, and the first thousand of their ids. */
+export interface MovedJobs {
+  version: string;
+  to: string;
+  moved: number;
+  job_ids: string[];
+}
+export const decodeMovedJobs: Decoder<MovedJobs> = record<MovedJobs>(() => ({
+  version: text,
+  to: text,
+  moved: number,
+  job_ids: list(text),
+}));
+
+/** A job of a workflow: its status, and the number of parents it still waits for. A job that joined as a child of another has no name. */
 export interface Node {
   job_id: string;
   workflow_id: string;
   name: string | null;
   part: string | null;
-  standing: string;
+  status: string;
   unmet: number;
   kind: string;
   queue: string;
@@ -1651,7 +1932,7 @@ export const decodeNode: Decoder<Node> = record<Node>(() => ({
   workflow_id: text,
   name: nullable(text),
   part: nullable(text),
-  standing: text,
+  status: text,
   unmet: number,
   kind: text,
   queue: text,
@@ -1779,6 +2060,36 @@ export const decodeParentResult: Decoder<ParentResult> = record<ParentResult>(()
   part: missing(nullable(text), () => (null)),
 }));
 
+/** `next` is the seal to continue with, or None at the end of the chain. */
+export interface PartialReport {
+  report: Report;
+  next: number | null;
+}
+export const decodePartialReport: Decoder<PartialReport> = record<PartialReport>(() => ({
+  report: decodeReport,
+  next: nullable(number),
+}));
+
+/** A patch of a handler (`ctx.patched`). `old_path` unfinished jobs may still be on the old path, `recorded` ones have taken the new one. `capped`: a count stopped. */
+export interface PatchStatus {
+  tenant: string;
+  name: string;
+  kind: string;
+  first_at: Date;
+  old_path: number;
+  recorded: number;
+  capped: boolean;
+}
+export const decodePatchStatus: Decoder<PatchStatus> = record<PatchStatus>(() => ({
+  tenant: text,
+  name: text,
+  kind: text,
+  first_at: time,
+  old_path: number,
+  recorded: number,
+  capped: missing(flag, () => (false)),
+}));
+
 /** What is paused, why, by whom, and until when. `until` None means until it is resumed. */
 export interface Pause {
   tenant: string;
@@ -1801,29 +2112,14 @@ export const decodePause: Decoder<Pause> = record<Pause>(() => ({
   until: nullable(time),
 }));
 
-export interface PauseInput {
-  queue?: string | null | undefined;
-  kind?: string | null | undefined;
-  agent?: string | null | undefined;
-  everything?: boolean | undefined;
-  /** For operators of the whole system. */
-  every_tenant?: boolean | undefined;
-  reason: string;
-  /** A time, or a duration. */
-  until?: Date | string | number | string | null | undefined;
-  refuse_enqueue?: boolean | null | undefined;
-}
-
 export interface PauseSubscriptionInput {
-  /** Recorded in the ledger. */
+  /** The reason. */
   reason?: string | null | undefined;
 }
 
 /** A stored rule. `declared_by` is the program that declares it in its code; empty for an operator's rule. */
 export interface PayloadRule {
-  tenant: string;
   kind: string;
-  declared_by: string;
   signal_only: boolean;
   forbidden: string[];
   classification: "safe_metadata" | "restricted" | (string & {});
@@ -1834,14 +2130,14 @@ export interface PayloadRule {
   requires_approval: Record<string, unknown> | null;
   token_only: boolean | null;
   at_most_once: boolean | null;
+  tenant: string;
+  declared_by: string;
   set_by: string;
   created_at: Date;
   updated_at: Date;
 }
 export const decodePayloadRule: Decoder<PayloadRule> = record<PayloadRule>(() => ({
-  tenant: text,
   kind: text,
-  declared_by: text,
   signal_only: flag,
   forbidden: list(text),
   classification: text,
@@ -1852,6 +2148,8 @@ export const decodePayloadRule: Decoder<PayloadRule> = record<PayloadRule>(() =>
   requires_approval: nullable(map(anything)),
   token_only: nullable(flag),
   at_most_once: nullable(flag),
+  tenant: text,
+  declared_by: text,
   set_by: text,
   created_at: time,
   updated_at: time,
@@ -1874,10 +2172,25 @@ export const decodePin: Decoder<Pin> = record<Pin>(() => ({
 }));
 
 export interface PinLoginInput {
+  /** The tenant's name. */
   tenant: string;
 }
 
-/** The policies of a deployment. `unknown_kinds`, `unknown_agents` and `unknown_event_types` apply to unregistered names: `accept`, `warn` or `refuse`. `empty_executors` is who may run jobs while no executor is listed: `everyone` or `nobody`. With `tenant_required`, jobs of the tenant `default` are refused, because it means that no tenant was given. With `pending_includes_running`, running jobs count against a tenant's `max_pending`. `key_required`, `executor_required` and `agent_required` list the tenants and kinds whose jobs are refused without that fact: `*`, `tenant:acme`, `kind:pay`. */
+/** Counts of one point of a chart. `failed` counts attempts, lost workers included; the others count jobs. */
+export interface Point {
+  at: Date;
+  enqueued: number;
+  succeeded: number;
+  failed: number;
+}
+export const decodePoint: Decoder<Point> = record<Point>(() => ({
+  at: time,
+  enqueued: missing(number, () => (0)),
+  succeeded: missing(number, () => (0)),
+  failed: missing(number, () => (0)),
+}));
+
+/** The policies of a deployment; `PolicyOptions` explains each. */
 export interface Policies {
   unknown_kinds: "accept" | "warn" | "refuse" | (string & {});
   unknown_agents: "accept" | "warn" | "refuse" | (string & {});
@@ -1925,19 +2238,22 @@ export const decodePreview: Decoder<Preview> = record<Preview>(() => ({
   held_by: nullable(text),
 }));
 
-export interface PutTemplateInput {
-  queue?: string | null | undefined;
-  priority?: number | null | undefined;
-  tags?: string[] | null | undefined;
-  agent?: string | null | undefined;
-  executor?: string | null | undefined;
-  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
-  deadline?: number | string | null | undefined;
-  correlation_id?: string | null | undefined;
-  external_ref?: string | null | undefined;
-  kind: string;
-  payload?: Record<string, unknown> | null | undefined;
+export interface PreviewScheduleInput {
+  /** Number of times to show. */
+  count?: number | undefined;
 }
+
+/** Reported progress. `fraction` is from 0 to 1, or None if unknown; `attempt` is the attempt that reported it. */
+export interface Progress {
+  fraction: number | null;
+  message: string | null;
+  attempt: number;
+}
+export const decodeProgress: Decoder<Progress> = record<Progress>(() => ({
+  fraction: nullable(number),
+  message: nullable(text),
+  attempt: number,
+}));
 
 /** What a token decides: only what its holder has to know, and nothing else about the job. */
 export interface Question {
@@ -1973,11 +2289,36 @@ export const decodeQueueSetting: Decoder<QueueSetting> = record<QueueSetting>(()
   updated_at: time,
 }));
 
-export interface Ran {
-  job_id: string;
+/** `waiting` jobs may start; `scheduled` ones wait for a time or are held back; `retrying` ones wait for their next attempt. */
+export interface QueueStatus {
+  queue: string;
+  waiting: number;
+  scheduled: number;
+  retrying: number;
+  running: number;
+  oldest_age_s: number | null;
 }
-export const decodeRan: Decoder<Ran> = record<Ran>(() => ({
-  job_id: text,
+export const decodeQueueStatus: Decoder<QueueStatus> = record<QueueStatus>(() => ({
+  queue: text,
+  waiting: missing(number, () => (0)),
+  scheduled: missing(number, () => (0)),
+  retrying: missing(number, () => (0)),
+  running: missing(number, () => (0)),
+  oldest_age_s: missing(nullable(number), () => (null)),
+}));
+
+/** Counts of the last `seconds`: attempts by how they ended, and enqueued jobs. Read from the end of the ledger. */
+export interface Rates {
+  seconds: number;
+  enqueued: number;
+  ended: Record<string, number>;
+  dead_letters: number;
+}
+export const decodeRates: Decoder<Rates> = record<Rates>(() => ({
+  seconds: missing(number, () => (0.0)),
+  enqueued: missing(number, () => (0)),
+  ended: missing(map(number), () => ({})),
+  dead_letters: missing(number, () => (0)),
 }));
 
 export interface ReadJobLogInput {
@@ -2004,57 +2345,56 @@ export const decodeReason: Decoder<Reason> = record<Reason>(() => ({
 }));
 
 export interface RecordReservationInput {
+  /** The kind of the job. */
   kind: string;
 }
 
-export interface RecordedRun {
-  id: string;
+export interface RecordReservationResult {
   job_id: string;
 }
-export const decodeRecordedRun: Decoder<RecordedRun> = record<RecordedRun>(() => ({
-  id: text,
+export const decodeRecordReservationResult: Decoder<RecordReservationResult> = record<RecordReservationResult>(() => ({
   job_id: text,
 }));
 
 export interface RedriveDeadLettersInput {
-  /** Recorded in the ledger. */
-  reason?: string | null | undefined;
   /** Maximum jobs per second. */
   rate?: number | null | undefined;
+  /** New maximum of attempts. */
   max_attempts?: number | null | undefined;
   /** Start not before this time. */
   at?: Date | string | null | undefined;
-  /** Start this long from now. */
+  /** Start this long from now: 90s, 5m, 1h30m. */
   delay?: number | string | null | undefined;
+  /** The reason, recorded in the ledger. */
+  reason?: string | null | undefined;
 }
 
 export interface RedriveJobAsInput {
-  /** Recorded in the ledger. */
-  reason?: string | null | undefined;
+  /** The new payload. */
   payload: unknown;
+  /** The reason, recorded in the ledger. */
+  reason?: string | null | undefined;
 }
 
+export interface RedriveJobAsResult {
+  redriven_as: string;
+}
+export const decodeRedriveJobAsResult: Decoder<RedriveJobAsResult> = record<RedriveJobAsResult>(() => ({
+  redriven_as: text,
+}));
+
 export interface RedriveJobInput {
-  /** Recorded in the ledger. */
-  reason?: string | null | undefined;
-  /** Another limit than it had. */
+  /** New maximum of attempts. */
   max_attempts?: number | null | undefined;
-  /** Do this step, by number or name, and those after it again. */
+  /** Do this step, by number or name, and those after it again (see: jobs show). */
   from_step?: number | string | null | undefined;
   /** Start not before this time. */
   at?: Date | string | null | undefined;
-  /** Start this long from now. */
+  /** Start this long from now: 90s, 5m, 1h30m. */
   delay?: number | string | null | undefined;
+  /** The reason, recorded in the ledger. */
+  reason?: string | null | undefined;
 }
-
-export interface RedrivenAs {
-  id: string;
-  redriven_as: string;
-}
-export const decodeRedrivenAs: Decoder<RedrivenAs> = record<RedrivenAs>(() => ({
-  id: text,
-  redriven_as: text,
-}));
 
 /** URIs of the data of a job: its input, its output, and its payload if that is stored elsewhere. */
 export interface References {
@@ -2067,21 +2407,6 @@ export const decodeReferences: Decoder<References> = record<References>(() => ({
   target_ref: missing(nullable(text), () => (null)),
   payload_ref: missing(nullable(text), () => (null)),
 }));
-
-export interface RegisterAgentInput {
-  /** Display name. */
-  name?: string | null | undefined;
-  /** Accept only jobs of this kind. */
-  kind?: string | null | undefined;
-  /** Retry policy of its jobs; default: the kind's. */
-  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
-  /** Maximum payload size: 500, 64KB. */
-  max_payload?: number | string | null | undefined;
-  /** Maximum time a job may wait before it starts: 90, 5m. */
-  max_wait?: number | string | null | undefined;
-  /** Require a person's approval before its jobs run. */
-  requires_approval?: boolean | undefined;
-}
 
 /** A kind that is registered in the deployment. */
 export interface RegisteredKind {
@@ -2099,11 +2424,10 @@ export const decodeRegisteredKind: Decoder<RegisteredKind> = record<RegisteredKi
   domain: missing(nullable(text), () => (null)),
 }));
 
-/** Whether a tenant must be registered before it can have jobs. */
-export interface Registration {
+export interface RegisteredOnlyResult {
   registered_only: boolean;
 }
-export const decodeRegistration: Decoder<Registration> = record<Registration>(() => ({
+export const decodeRegisteredOnlyResult: Decoder<RegisteredOnlyResult> = record<RegisteredOnlyResult>(() => ({
   registered_only: flag,
 }));
 
@@ -2112,10 +2436,13 @@ export interface ReleaseInput {
 }
 
 export interface ReleaseReservationInput {
+  /** The reason, stored with the reservation. */
   reason?: string | undefined;
-  /** Of the recorded run. */
+  /** The outcome of the recorded run. */
   outcome?: "succeeded" | "failed" | null | undefined;
+  /** The error of a failed run. */
   error_code?: string | null | undefined;
+  /** Its message. */
   error_message?: string | null | undefined;
 }
 
@@ -2130,6 +2457,31 @@ export interface RemoveLimitInput {
   resource?: string | undefined;
   /** Apply to an agent; '*' applies to each agent separately. */
   agent?: string | undefined;
+}
+
+export interface RemovePauseInput {
+  /** A queue. */
+  queue?: string | null | undefined;
+  /** A kind. */
+  kind?: string | null | undefined;
+  /** An agent. */
+  agent?: string | null | undefined;
+  /** Everything of the tenant, or the whole system. */
+  everything?: boolean | null | undefined;
+}
+
+export interface RemovePayloadRuleInput {
+  /** The job kind; without it, the rule for every kind. */
+  kind?: string | undefined;
+  /** The rule that this program declares in its code. */
+  declared_by?: string | undefined;
+}
+
+export interface RemoveRetentionInput {
+  /** Only jobs of this kind. */
+  kind?: string | null | undefined;
+  /** Only jobs that ended in this state; default: all but dead letters. */
+  state?: "succeeded" | "failed" | "cancelled" | "dead_letter" | null | undefined;
 }
 
 export interface RenewLeaseInput {
@@ -2148,7 +2500,9 @@ export const decodeRenewedLease: Decoder<RenewedLease> = record<RenewedLease>(()
 }));
 
 export interface ReplaceJobPayloadInput {
+  /** The payload. On the command line: JSON, @file, or - for stdin. */
   payload: unknown;
+  /** The reason, recorded in the ledger. */
   reason: string;
 }
 
@@ -2189,22 +2543,28 @@ export const decodeReport: Decoder<Report> = record<Report>(() => ({
   more: missing(number, () => (0)),
 }));
 
-export interface RequireRegistrationInput {
-  on?: boolean | undefined;
-}
-
-/** The new start: at a time, or after a delay. */
 export interface RescheduleJobInput {
-  /** Recorded in the ledger. */
-  reason?: string | null | undefined;
+  /** Start not before this time. */
   at?: Date | string | null | undefined;
+  /** Start this long from now: 90s, 5m, 1h30m. */
   delay?: number | string | null | undefined;
+  /** New maximum of attempts. */
   max_attempts?: number | null | undefined;
+  /** The reason, recorded in the ledger. */
+  reason?: string | null | undefined;
 }
 
-export interface ResendMessageInput {
+export interface ResendWebhookInput {
+  /** The message id: msg_…. */
   message: string;
 }
+
+export interface ResendWebhookResult {
+  job_id: string;
+}
+export const decodeResendWebhookResult: Decoder<ResendWebhookResult> = record<ResendWebhookResult>(() => ({
+  job_id: text,
+}));
 
 /** A reservation: who reserved what, since when, and how it ended. The tenant `*` blocks the jobs of all tenants. */
 export interface Reservation {
@@ -2240,11 +2600,14 @@ export const decodeReservation: Decoder<Reservation> = record<Reservation>(() =>
   job_id: nullable(text),
 }));
 
-/** A resource, a queue, or (with neither) everything; held for `ttl` (30 s) unless it is renewed. */
 export interface ReserveInput {
+  /** A resource; without one and without a queue, everything. */
   resource?: string | null | undefined;
+  /** A queue. */
   queue?: string | null | undefined;
+  /** How long it lives without a renewal; default: 30 s. */
   ttl?: number | string | null | undefined;
+  /** The reason, stored with the reservation. */
   reason?: string | null | undefined;
 }
 
@@ -2287,7 +2650,8 @@ export const decodeReserved: Decoder<Reserved> = record<Reserved>(() => ({
 }));
 
 export interface ResetConsumerInput {
-  to?: "beginning" | "now" | undefined;
+  /** New position: beginning or now. */
+  to?: "now" | "beginning" | undefined;
 }
 
 /** A job's result: the value, or the location of a large one. */
@@ -2300,23 +2664,13 @@ export const decodeResult: Decoder<Result> = record<Result>(() => ({
   ref: nullable(text),
 }));
 
-/** The target of a pause: a queue, a kind, an agent or everything, of the tenant or of every tenant. */
-export interface ResumeInput {
-  queue?: string | null | undefined;
-  kind?: string | null | undefined;
-  agent?: string | null | undefined;
-  everything?: boolean | undefined;
-  /** For operators of the whole system. */
-  every_tenant?: boolean | undefined;
-}
-
 export interface ResumeSubscriptionInput {
-  /** Skip events that arrived while it was paused. */
+  /** Skip events that arrived while the subscription was paused. */
   skip?: boolean | undefined;
 }
 
 export interface ResumeWorkflowInput {
-  /** Recorded in the ledger. */
+  /** The reason, recorded in the ledger. */
   reason?: string | null | undefined;
 }
 
@@ -2362,14 +2716,17 @@ export interface RotateSecretInput {
   keep?: number | undefined;
 }
 
-export interface RunJobNowInput {
-  /** Recorded in the ledger. */
-  reason?: string | null | undefined;
-}
-
-export interface RunScheduleNowInput {
+export interface RunScheduleInput {
+  /** Run even if a job of the schedule is still running. */
   anyway?: boolean | undefined;
 }
+
+export interface RunScheduleResult {
+  job_id: string;
+}
+export const decodeRunScheduleResult: Decoder<RunScheduleResult> = record<RunScheduleResult>(() => ({
+  job_id: text,
+}));
 
 export interface Saved {
   saved: boolean;
@@ -2437,8 +2794,9 @@ export const decodeSchedule: Decoder<Schedule> = record<Schedule>(() => ({
 }));
 
 export interface ScheduleHistoryInput {
-  before?: Date | string | null | undefined;
-  /** Maximum number of results. */
+  /** Cursor: `next` of the previous page. */
+  after?: string | null | undefined;
+  /** Stop after this many. Default: read all pages. */
   limit?: number | undefined;
 }
 
@@ -2475,10 +2833,12 @@ export const decodeScheduleRun: Decoder<ScheduleRun> = record<ScheduleRun>(() =>
 /** A right. Every route and every action of a page requires exactly one. */
 export type Scope = "read" | "enqueue" | "operate" | "decide" | "work" | "admin" | (string & {});
 
-export interface SecretHeaderInput {
-  secret: string;
-  prefix?: string | undefined;
+export interface SealAuditResult {
+  sealed: number;
 }
+export const decodeSealAuditResult: Decoder<SealAuditResult> = record<SealAuditResult>(() => ({
+  sealed: number,
+}));
 
 /** An application event. */
 export interface SendEventInput {
@@ -2489,13 +2849,6 @@ export interface SendEventInput {
   /** Send it only to this job. */
   job?: string | null | undefined;
 }
-
-export interface SentMessage {
-  job_id: string;
-}
-export const decodeSentMessage: Decoder<SentMessage> = record<SentMessage>(() => ({
-  job_id: text,
-}));
 
 /** A sent event. `created` is False if one with the same key was sent before; `woke` counts the jobs that waited for it. */
 export interface SentResult {
@@ -2509,33 +2862,74 @@ export const decodeSentResult: Decoder<SentResult> = record<SentResult>(() => ({
   woke: number,
 }));
 
-/** An omitted field keeps its value. */
+export interface SetAgentInput {
+  /** Display name. */
+  name?: string | null | undefined;
+  /** Accept only jobs of this kind. */
+  kind?: string | null | undefined;
+  /** Retry policy of its jobs; default: the kind's. */
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  /** Maximum payload size: 500, 64KB. */
+  max_payload?: number | string | null | undefined;
+  /** Maximum time a job may wait before it starts: 90, 5m. */
+  max_wait?: number | string | null | undefined;
+  /** Require a person's approval before its jobs run. */
+  requires_approval?: boolean | undefined;
+}
+
 export interface SetConnectorInput {
+  /** An allowed host: api.example.com, *.example.com, with :port if needed; repeatable. */
   hosts?: string[] | undefined;
-  headers?: Record<string, string | SecretHeaderInput> | undefined;
+  /** Headers to send with each request: text, or {"secret": NAME} with an optional "prefix". */
+  headers?: Record<string, unknown> | undefined;
+  /** Name of a secret that jobs may use; repeatable. */
   secrets?: string[] | undefined;
+  /** Request timeout: 10s. Null removes it. */
   timeout?: number | string | null | undefined;
-  max_bytes?: number | null | undefined;
+  /** Maximum response size. Null removes it. */
+  max_bytes?: number | string | null | undefined;
+  /** Enable or disable the connector. */
   enabled?: boolean | undefined;
 }
 
-/** An event type. An omitted field is removed. */
 export interface SetEventTypeInput {
+  /** The domain that it belongs to. */
   domain?: string | null | undefined;
-  /** JSON Schema of the data. */
+  /** JSON Schema of its data. */
   schema?: Record<string, unknown> | null | undefined;
+  /** What it is for. */
   description?: string | null | undefined;
+}
+
+export interface SetExecutorInput {
+  /** An executor may claim jobs; a generator only plans them. */
+  role?: "executor" | "generator" | undefined;
 }
 
 export interface SetExternalRefInput {
-  /** Null removes it. */
+  /** Id of the same work in another system; null removes it. */
   external_ref: string | null;
 }
 
-/** A kind. An omitted field is removed. */
+export interface SetFairQueuesInput {
+  /** Whether it is on. */
+  on?: boolean | undefined;
+  /** Only this queue; default: all queues. */
+  queue?: string | null | undefined;
+}
+
+export interface SetFairQueuesResult {
+  fair_queues: string[];
+}
+export const decodeSetFairQueuesResult: Decoder<SetFairQueuesResult> = record<SetFairQueuesResult>(() => ({
+  fair_queues: list(text),
+}));
+
 export interface SetKindInput {
-  domain?: string | null | undefined;
+  /** What it is for. */
   description?: string | null | undefined;
+  /** The domain that it belongs to. */
+  domain?: string | null | undefined;
 }
 
 export interface SetLimitInput {
@@ -2557,54 +2951,192 @@ export interface SetLimitInput {
   burst?: number | null | undefined;
 }
 
-export interface SetPayloadRuleInput {
-  kind?: string | undefined;
-  signal_only?: boolean | undefined;
-  forbidden?: string[] | null | undefined;
-  restricted?: boolean | undefined;
-  max_bytes?: number | string | null | undefined;
-  max_result_bytes?: number | string | null | undefined;
-  store?: boolean | null | undefined;
-  replaceable?: boolean | null | undefined;
-  /** Its jobs wait for an approval before they run: true, or options of the approval. */
-  requires_approval?: boolean | Record<string, unknown> | null | undefined;
-  /** Only tokens decide the approvals of its jobs. */
-  token_only?: boolean | null | undefined;
+export interface SetPauseInput {
+  /** The reason, shown to callers whose job is refused. */
+  reason: string;
+  /** A queue. */
+  queue?: string | null | undefined;
+  /** A kind. */
+  kind?: string | null | undefined;
+  /** An agent. */
+  agent?: string | null | undefined;
+  /** Everything of the tenant, or the whole system. */
+  everything?: boolean | null | undefined;
+  /** When to resume automatically: a time, or 2h. */
+  until?: Date | string | number | string | null | undefined;
+  /** Refuse new jobs as well; the default for the whole system. */
+  refuse_enqueue?: boolean | null | undefined;
 }
 
-/** The policies to change. An omitted field does not change. */
+export interface SetPayloadRuleInput {
+  /** The job kind; without it, the rule for every kind. */
+  kind?: string | undefined;
+  /** Refuse payloads with forbidden keys, at any depth. */
+  signal_only?: boolean | undefined;
+  /** Forbidden key, replaces the default list of signal-only rules; repeatable. */
+  forbidden?: string[] | null | undefined;
+  /** Never show or log the payload. */
+  restricted?: boolean | undefined;
+  /** Maximum payload size: 4096, 64KB. */
+  max_bytes?: number | string | null | undefined;
+  /** Maximum result size: 4096, 64KB. */
+  max_result_bytes?: number | string | null | undefined;
+  /** Move larger values to the artifact store, or never. */
+  store?: boolean | null | undefined;
+  /** Let operators replace the payload of a waiting job. */
+  replaceable?: boolean | null | undefined;
+  /** Only tokens decide the approvals of its jobs. */
+  token_only?: boolean | null | undefined;
+  /** Its jobs wait for an approval before they run: true, or options of the approval. */
+  requires_approval?: boolean | Record<string, unknown> | null | undefined;
+}
+
 export interface SetPoliciesInput {
-  unknown_kinds?: "accept" | "warn" | "refuse" | null | undefined;
-  unknown_agents?: "accept" | "warn" | "refuse" | null | undefined;
-  unknown_event_types?: "accept" | "warn" | "refuse" | null | undefined;
-  empty_executors?: "everyone" | "nobody" | null | undefined;
-  tenant_required?: boolean | null | undefined;
-  pending_includes_running?: boolean | null | undefined;
+  /** Jobs of kinds that are not registered. */
+  unknown_kinds?: "accept" | "warn" | "refuse" | undefined;
+  /** Jobs of agents that are not registered. */
+  unknown_agents?: "accept" | "warn" | "refuse" | undefined;
+  /** Events of types that are not registered. */
+  unknown_event_types?: "accept" | "warn" | "refuse" | undefined;
+  /** Who may run jobs while no executor is listed. */
+  empty_executors?: "everyone" | "nobody" | undefined;
+  /** Refuse jobs of the tenant `default`: it means that no tenant was given. */
+  tenant_required?: boolean | undefined;
+  /** Count running jobs against a tenant's `max_pending`. */
+  pending_includes_running?: boolean | undefined;
   /** Jobs that need an idempotency key. */
-  key_required?: string[] | null | undefined;
+  key_required?: string[] | undefined;
   /** Jobs that need an executor. */
-  executor_required?: string[] | null | undefined;
+  executor_required?: string[] | undefined;
   /** Jobs that need an agent. */
-  agent_required?: string[] | null | undefined;
+  agent_required?: string[] | undefined;
+}
+
+export interface SetQueueAgingInput {
+  /** Waiting time per step: 10m. Null removes it. */
+  every: number | string | null;
+  /** Priority increase per step. */
+  step?: number | undefined;
+  /** Highest priority to reach. */
+  most?: number | undefined;
+}
+
+export interface SetRegisteredOnlyInput {
+  /** Whether it is on. */
+  on?: boolean | undefined;
 }
 
 export interface SetRetentionInput {
+  /** Only jobs of this kind. */
   kind?: string | null | undefined;
+  /** Only jobs that ended in this state; default: all but dead letters. */
   state?: "succeeded" | "failed" | "cancelled" | "dead_letter" | null | undefined;
+  /** Remove payload, result, checkpoint and logs; tombstone and ledger stay. */
   clean_after?: number | string | null | undefined;
+  /** Remove the job together with its ledger. */
   purge_after?: number | string | null | undefined;
   /** Keep jobs until they are archived. */
   archive?: boolean | undefined;
 }
 
-/** An omitted field does not change; null removes a setting. */
+export interface SetSubscriptionInput {
+  /** Event types: job.succeeded, job.*, order.paid, order.*; a|b matches either. */
+  on: string;
+  /** Job kind to enqueue for each event. */
+  kind?: string | null | undefined;
+  /** Only events of jobs of this kind; * matches any. */
+  of_kind?: string | null | undefined;
+  /** Values that the event's data must have: '{"country": "fr"}'. */
+  match?: Record<string, unknown> | null | undefined;
+  /** Where to start: now or beginning. */
+  start?: "now" | "beginning" | undefined;
+  /** Maximum length of a chain of jobs that create each other. */
+  max_depth?: number | undefined;
+  /** Queue for its jobs; default: the kind's. */
+  queue?: string | null | undefined;
+  /** Priority; higher runs first. */
+  priority?: number | null | undefined;
+  /** A tag of its jobs; may be repeated. */
+  tags?: string[] | null | undefined;
+  /** The agent that owns its jobs. */
+  agent?: string | null | undefined;
+  /** Label of the workers that may run its jobs. */
+  executor?: string | null | undefined;
+  /** Retry policy of its jobs; default: the kind's. */
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  /** new_job: a retry is a new job. */
+  retry_as?: "new_job" | null | undefined;
+  /** Delay before a job may start: 90, 5m, 1h30m. */
+  delay?: number | string | null | undefined;
+  /** Payload of the job; "$.data.id" inserts a value of the event, "$" the whole event. */
+  payload?: Record<string, unknown> | null | undefined;
+  /** Template to enqueue instead of a kind. */
+  template?: string | null | undefined;
+  /** Only events of jobs in this queue. */
+  of_queue?: string | null | undefined;
+}
+
+export interface SetTemplateInput {
+  /** Job kind to enqueue. */
+  kind: string;
+  /** Arguments of the jobs: JSON, @file, or - for stdin. */
+  payload?: Record<string, unknown> | null | undefined;
+  /** Queue for its jobs; default: the kind's. */
+  queue?: string | null | undefined;
+  /** Priority; higher runs first. */
+  priority?: number | null | undefined;
+  /** A tag of its jobs; may be repeated. */
+  tags?: string[] | null | undefined;
+  /** The agent that owns its jobs. */
+  agent?: string | null | undefined;
+  /** Label of the workers that may run its jobs. */
+  executor?: string | null | undefined;
+  /** Retry policy of its jobs; default: the kind's. */
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  /** Deadline: do not start a job later than this after its time: 5m, 2h. */
+  deadline?: number | string | null | undefined;
+  /** Correlation id of its jobs. */
+  correlation_id?: string | null | undefined;
+  /** Reference of its jobs in another system. */
+  external_ref?: string | null | undefined;
+}
+
 export interface SetTenantInput {
+  /** Display name. Null removes it. */
   title?: string | null | undefined;
+  /** Maximum waiting jobs; more are refused. Null removes it. */
   max_pending?: number | null | undefined;
+  /** Maximum running jobs; more wait. Null removes it. */
   max_running?: number | null | undefined;
+  /** Maximum starts per period: 10/s. Null removes it. */
   rate?: string | null | undefined;
+  /** Maximum starts at the same moment (1: evenly spread). */
   burst?: number | null | undefined;
+  /** Share relative to other tenants. Null removes it. */
   weight?: number | null | undefined;
+}
+
+export interface SetWebhookInput {
+  /** Only events of jobs enqueued in this queue. */
+  of_queue?: string | null | undefined;
+  /** Queue for the deliveries. */
+  queue?: string | null | undefined;
+  /** Priority of the deliveries. */
+  priority?: number | null | undefined;
+  /** Tags of the deliveries; repeatable. */
+  tags?: string[] | null | undefined;
+  /** Delay of the deliveries. */
+  delay?: number | string | null | undefined;
+  /** Retry policy of the deliveries. */
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  /** URL to post messages to. */
+  url?: string | undefined;
+  /** Name of a signing secret, newest first (the name, not the secret); repeatable. */
+  secrets?: string | string[] | undefined;
+  /** Event types to send: job.dead_letter, job.crashed, job.approval_needed, schedule.missed, webhook.disabled, order.*; repeatable. */
+  wants?: string | string[] | null | undefined;
+  /** Only events of jobs of this kind; * matches any. */
+  kind?: string | null | undefined;
 }
 
 /** How one attempt ended. `failed` is retried by the job's policy while attempts are left, `retry` likewise but `after` a number of seconds, `reject` never; `snooze` does not count as an attempt. */
@@ -2645,20 +3177,15 @@ export const decodeSettledMany: Decoder<SettledMany> = record<SettledMany>(() =>
   settlements: list(decodeSettleResult),
 }));
 
-export interface ShareQueuesInput {
-  on?: boolean | undefined;
-  queue?: string | null | undefined;
+export interface ShowActivityInput {
+  /** How far back. */
+  range?: "15m" | "1h" | "6h" | "24h" | "7d" | undefined;
+  /** Also count the succeeded jobs of each queue or kind, as `series`. */
+  by?: "queue" | "kind" | null | undefined;
 }
-
-/** Which queues are shared fairly; `*` means all, `*` with `-mail` all but mail. */
-export interface Shared {
-  fair: string[];
-}
-export const decodeShared: Decoder<Shared> = record<Shared>(() => ({
-  fair: list(text),
-}));
 
 export interface ShowHealthInput {
+  /** Only jobs of the kinds of this domain. */
   domain?: string | null | undefined;
 }
 
@@ -2675,7 +3202,15 @@ export interface ShowLimitInput {
   agent?: string | undefined;
 }
 
+export interface ShowPayloadRuleInput {
+  /** The job kind; without it, the rule for every kind. */
+  kind?: string | undefined;
+  /** The rule that this program declares in its code. */
+  declared_by?: string | undefined;
+}
+
 export interface ShowTemplateInput {
+  /** Version to use; default: the newest. */
   version?: number | null | undefined;
 }
 
@@ -2685,88 +3220,6 @@ export interface ShowUsageInput {
   until?: string | null | undefined;
   kind?: string | null | undefined;
 }
-
-/** One attempt. `message` is the webhook-id: the same in every attempt, and when it is sent again. */
-export interface ShownDelivery {
-  id: string;
-  tenant: string;
-  webhook_id: string;
-  message: string;
-  type: string;
-  job_id: string;
-  attempt: number;
-  status: number | null;
-  error_code: string | null;
-  duration_ms: number;
-  excerpt: string | null;
-  at: Date | null;
-  delivered: boolean;
-}
-export const decodeShownDelivery: Decoder<ShownDelivery> = record<ShownDelivery>(() => ({
-  id: text,
-  tenant: text,
-  webhook_id: text,
-  message: text,
-  type: text,
-  job_id: text,
-  attempt: number,
-  status: nullable(number),
-  error_code: nullable(text),
-  duration_ms: number,
-  excerpt: nullable(text),
-  at: nullable(time),
-  delivered: flag,
-}));
-
-/** Subscription(id: 'str', tenant: 'str', name: 'str', pattern: 'str', kind: 'str | None', match: 'dict[str, Any] | None', job_kind: 'str', job_options: 'dict[str, Any]', max_depth: 'int', cursor: 'str | None', declared: 'bool', paused_at: 'datetime | None', paused_by: 'str | None', paused_reason: 'str | None', failure: 'str | None', failed_at: 'datetime | None', made: 'int', refused: 'int', created_by: 'str', created_at: 'datetime', updated_at: 'datetime') */
-export interface ShownSubscription {
-  id: string;
-  tenant: string;
-  name: string;
-  pattern: string;
-  kind: string | null;
-  match: Record<string, unknown> | null;
-  job_kind: string;
-  job_options: Record<string, unknown>;
-  max_depth: number;
-  cursor: string | null;
-  declared: boolean;
-  paused_at: Date | null;
-  paused_by: string | null;
-  paused_reason: string | null;
-  failure: string | null;
-  failed_at: Date | null;
-  made: number;
-  refused: number;
-  created_by: string;
-  created_at: Date;
-  updated_at: Date;
-  behind: number;
-}
-export const decodeShownSubscription: Decoder<ShownSubscription> = record<ShownSubscription>(() => ({
-  id: text,
-  tenant: text,
-  name: text,
-  pattern: text,
-  kind: nullable(text),
-  match: nullable(map(anything)),
-  job_kind: text,
-  job_options: map(anything),
-  max_depth: number,
-  cursor: nullable(text),
-  declared: flag,
-  paused_at: nullable(time),
-  paused_by: nullable(text),
-  paused_reason: nullable(text),
-  failure: nullable(text),
-  failed_at: nullable(time),
-  made: number,
-  refused: number,
-  created_by: text,
-  created_at: time,
-  updated_at: time,
-  behind: number,
-}));
 
 /** Why a token no longer decides anything: the state of the approval and since when; if the token was used, when and whose it was. The holder of the token learns nothing else about the approval. */
 export interface Spent {
@@ -2782,6 +3235,18 @@ export const decodeSpent: Decoder<Spent> = record<Spent>(() => ({
   used_at: nullable(time),
   by: nullable(text),
   expired: flag,
+}));
+
+/** Percentiles of `of` durations, in seconds. */
+export interface Spread {
+  of: number;
+  p50: number;
+  p95: number;
+}
+export const decodeSpread: Decoder<Spread> = record<Spread>(() => ({
+  of: number,
+  p50: number,
+  p95: number,
 }));
 
 export interface StartOperationInput {
@@ -2854,6 +3319,7 @@ export interface StartWorkflowInput {
   correlation_id?: string | null | undefined;
 }
 
+/** A workflow that was started over HTTP. `jobs` has the ids of its jobs by name; empty if it was started before. */
 export interface StartedWorkflow {
   id: string;
   tenant: string;
@@ -2870,6 +3336,33 @@ export const decodeStartedWorkflow: Decoder<StartedWorkflow> = record<StartedWor
 }));
 
 export type State = "queued" | "leased" | "in_progress" | "succeeded" | "failed" | "retry_waiting" | "dead_letter" | "cancelled" | "cleaned" | "waiting_for_approval" | (string & {});
+
+export interface Statistics {
+  at: Date;
+  queues: QueueStatus[];
+  workers: WorkerStatus[];
+  approvals_open: number;
+  oldest_approval_age_s: number | null;
+  dead_letters: number;
+  schedules_late: number;
+  schedules_late_s: number;
+  rates: Rates;
+  failures: Failure[];
+  capped: boolean;
+}
+export const decodeStatistics: Decoder<Statistics> = record<Statistics>(() => ({
+  at: time,
+  queues: list(decodeQueueStatus),
+  workers: list(decodeWorkerStatus),
+  approvals_open: number,
+  oldest_approval_age_s: nullable(number),
+  dead_letters: number,
+  schedules_late: number,
+  schedules_late_s: number,
+  rates: decodeRates,
+  failures: missing(list(decodeFailure), () => ([])),
+  capped: missing(flag, () => (false)),
+}));
 
 /** One recorded durable call. `ended_at` is None while it waits or will be retried. */
 export interface Step {
@@ -2923,6 +3416,7 @@ export interface Story {
   liveness: Liveness | null;
   lease_expired_at: Date | null;
   votes: CastVote[];
+  forks: string[];
 }
 export const decodeStory: Decoder<Story> = record<Story>(() => ({
   job: decodeJob,
@@ -2943,6 +3437,7 @@ export const decodeStory: Decoder<Story> = record<Story>(() => ({
   liveness: missing(nullable(decodeLiveness), () => (null)),
   lease_expired_at: missing(nullable(time), () => (null)),
   votes: missing(list(decodeCastVote), () => ([])),
+  forks: missing(list(text), () => ([])),
 }));
 
 export interface Subscription {
@@ -2990,6 +3485,13 @@ export const decodeSubscription: Decoder<Subscription> = record<Subscription>(()
   created_by: text,
   created_at: time,
   updated_at: time,
+}));
+
+export interface SubscriptionBehindResult {
+  behind: number;
+}
+export const decodeSubscriptionBehindResult: Decoder<SubscriptionBehindResult> = record<SubscriptionBehindResult>(() => ({
+  behind: number,
 }));
 
 /** The result of an operation on all jobs of a workflow. A refusal is returned, not raised. */
@@ -3069,6 +3571,13 @@ export const decodeTenant: Decoder<Tenant> = record<Tenant>(() => ({
   pending: missing(number, () => (0)),
   running: missing(number, () => (0)),
   share: missing(nullable(number), () => (null)),
+}));
+
+export interface TestWebhookResult {
+  job_id: string;
+}
+export const decodeTestWebhookResult: Decoder<TestWebhookResult> = record<TestWebhookResult>(() => ({
+  job_id: text,
 }));
 
 export interface TickInput {
@@ -3179,21 +3688,32 @@ export const decodeVerdict: Decoder<Verdict> = record<Verdict>(() => ({
   reason: nullable(text),
 }));
 
-/** `next` is the seal to continue with, if there are more seals than one request verifies. */
-export interface Verified {
-  report: Report;
-  next: number | null;
-}
-export const decodeVerified: Decoder<Verified> = record<Verified>(() => ({
-  report: decodeReport,
-  next: nullable(number),
-}));
-
 export interface VerifyAuditInput {
+  /** Start at this seal. */
   begin?: number | undefined;
+  /** Maximum number of seals. */
   seals?: number | undefined;
-  anchor?: string | string[] | null | undefined;
+  /** An anchor printed by `audit anchor`; repeatable. */
+  anchors?: string | string[] | undefined;
 }
+
+/** A version of the application. `pinned` unfinished jobs run only on it, `held` of them wait for other code; `running` jobs run on its workers now. `capped`: a count stopped. */
+export interface VersionStatus {
+  version: string;
+  workers: number;
+  pinned: number;
+  held: number;
+  running: number;
+  capped: boolean;
+}
+export const decodeVersionStatus: Decoder<VersionStatus> = record<VersionStatus>(() => ({
+  version: text,
+  workers: missing(number, () => (0)),
+  pinned: missing(number, () => (0)),
+  held: missing(number, () => (0)),
+  running: missing(number, () => (0)),
+  capped: missing(flag, () => (false)),
+}));
 
 /** One person's decision on an approval. */
 export interface Vote {
@@ -3217,40 +3737,72 @@ export const decodeVote: Decoder<Vote> = record<Vote>(() => ({
   n: missing(number, () => (1)),
 }));
 
-/** A webhook. `url` is shown without its query. */
+/** Webhook(id: 'str', tenant: 'str', name: 'str', url: 'str', secrets: 'tuple[str, ...]', wants: 'tuple[str, ...]', kind: 'str | None', job_options: 'dict[str, Any]', disabled_at: 'datetime | None', disabled_by: 'str | None', disabled_reason: 'str | None', created_by: 'str', created_at: 'datetime', updated_at: 'datetime') */
 export interface Webhook {
   id: string;
-  name: string;
   tenant: string;
+  name: string;
   url: string;
   secrets: string[];
   wants: string[];
   kind: string | null;
   job_options: Record<string, unknown>;
-  enabled: boolean;
   disabled_at: Date | null;
   disabled_by: string | null;
   disabled_reason: string | null;
   created_by: string;
   created_at: Date;
   updated_at: Date;
+  enabled: boolean;
 }
 export const decodeWebhook: Decoder<Webhook> = record<Webhook>(() => ({
   id: text,
-  name: text,
   tenant: text,
+  name: text,
   url: text,
   secrets: list(text),
   wants: list(text),
   kind: nullable(text),
   job_options: map(anything),
-  enabled: flag,
   disabled_at: nullable(time),
   disabled_by: nullable(text),
   disabled_reason: nullable(text),
   created_by: text,
   created_at: time,
   updated_at: time,
+  enabled: flag,
+}));
+
+/** One attempt to deliver a message. `status` is None without a response, `error_code` if it was delivered. */
+export interface WebhookDelivery {
+  id: string;
+  tenant: string;
+  webhook_id: string;
+  message: string;
+  type: string;
+  job_id: string;
+  attempt: number;
+  status: number | null;
+  error_code: string | null;
+  duration_ms: number;
+  excerpt: string | null;
+  at: Date | null;
+  delivered: boolean;
+}
+export const decodeWebhookDelivery: Decoder<WebhookDelivery> = record<WebhookDelivery>(() => ({
+  id: text,
+  tenant: text,
+  webhook_id: text,
+  message: text,
+  type: text,
+  job_id: text,
+  attempt: number,
+  status: nullable(number),
+  error_code: nullable(text),
+  duration_ms: number,
+  excerpt: nullable(text),
+  at: nullable(time),
+  delivered: flag,
 }));
 
 /** Why a job is not running: every reason that applies, and what would change it. */
@@ -3277,6 +3829,44 @@ export const decodeWitnessed: Decoder<Witnessed> = record<Witnessed>(() => ({
   seal: missing(nullable(number), () => (null)),
   sealed_at: missing(nullable(time), () => (null)),
   digest: missing(nullable(text), () => (null)),
+}));
+
+/** A running worker: the holder of a live lease, what it serves and what it runs. None: the worker did not say. */
+export interface WorkerStatus {
+  label: string;
+  holder: string;
+  tenant: string;
+  kinds: string[] | null;
+  queues: string[] | null;
+  slots: number | null;
+  busy: number;
+  opened_at: Date;
+  renewed_at: Date;
+  until: Date;
+  version: string | null;
+  stop_request: string | null;
+  stop_requested_at: Date | null;
+  stop_requested_by: string | null;
+  job_ids: string[];
+  app_version: string | null;
+}
+export const decodeWorkerStatus: Decoder<WorkerStatus> = record<WorkerStatus>(() => ({
+  label: text,
+  holder: text,
+  tenant: text,
+  kinds: nullable(list(text)),
+  queues: nullable(list(text)),
+  slots: nullable(number),
+  busy: number,
+  opened_at: time,
+  renewed_at: time,
+  until: time,
+  version: missing(nullable(text), () => (null)),
+  stop_request: missing(nullable(text), () => (null)),
+  stop_requested_at: missing(nullable(time), () => (null)),
+  stop_requested_by: missing(nullable(text), () => (null)),
+  job_ids: missing(list(text), () => ([])),
+  app_version: missing(nullable(text), () => (null)),
 }));
 
 /** Workflow(id: 'str', tenant: 'str', kind: 'str', generator: 'str', on_failure: 'OnFailure', key: 'str | None', correlation_id: 'str | None', parent_id: 'str | None', enqueued_by: 'str', source_system: 'str', created_at: 'datetime', finished_at: 'datetime | None', cancelled_at: 'datetime | None', stopped: 'bool', total: 'int', open: 'int', succeeded: 'int', failed: 'int', dead: 'int', cancelled: 'int', skipped: 'int') */
@@ -3328,5 +3918,10 @@ export const decodeWorkflow: Decoder<Workflow> = record<Workflow>(() => ({
   skipped: number,
   status: text,
 }));
+
+export interface WorkflowGraphInput {
+  /** Maximum number of results. */
+  limit?: number | undefined;
+}
 
 export type WorkflowStatus = "active" | "succeeded" | "failed" | "partially_failed" | "cancelled" | (string & {});

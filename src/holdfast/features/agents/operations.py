@@ -27,7 +27,7 @@ class Agents(StoreNamespace):
     """An agent is a named owner of jobs, with its own retry policy and limits."""
 
     @operation
-    @http("PUT /agents/{id}", "admin", tenant="one", name="register_agent")
+    @http("PUT /agents/{id}", "admin", tenant="one")
     def set(self, id: AgentId, **definition: Unpack[AgentOptions]) -> Program[Agent]:
         """Register an agent, or replace its definition: an option that is not given has its default value.
 
@@ -126,7 +126,7 @@ class Executors(StoreNamespace):
     """The list of labels that may execute jobs. While it is empty, every label may."""
 
     @operation
-    @http("PUT /executors/{label}", "admin", tenant="all", name="add_executor", example={"role": "executor"})
+    @http("PUT /executors/{label}", "admin", tenant="all", example={"role": "executor"})
     def set(
         self,
         label: Label,
@@ -136,7 +136,7 @@ class Executors(StoreNamespace):
         may not."""
         if role not in ROLES:
             raise InvalidSetting(f"a role must be executor or generator, not {role!r}", code="invalid_role")
-        return (yield from run(self._store.executors.add(check_name(label, "executor"), role, self._actor)))
+        return (yield from run(self._store.executors.set(check_name(label, "executor"), role, self._actor)))
 
     aset = awaited(set)
 

@@ -51,7 +51,7 @@ async def executors(request: Request) -> Response:
     return await render(request, "executors.html", executors=labels[:SHOWN], roles=ROLES, whole=all_tenants)
 
 
-async def add_executor(request: Request) -> Response:
+async def set_executor(request: Request) -> Response:
     check_all_tenants(request)
     form = await fields(request)
     role = choice_field(form, "role", ROLES)
@@ -73,6 +73,6 @@ routes = [
     page_route("/agents", agents),
     action_route("/agents", change, Scope.OPERATE),
     page_route("/executors", executors),
-    action_route("/executors", add_executor, Scope.ADMIN),
+    action_route("/executors", set_executor, Scope.ADMIN),
     action_route("/executors/remove", remove_executor, Scope.ADMIN),
 ]

@@ -10,8 +10,7 @@
 -- registered. Approvals read `requires_approval` here.
 create or replace function agent_now(p_tenant text, p_agent text) returns agent
 language plpgsql set search_path from current as $$
-declare
-    v_agent agent;
+declare v_agent agent;
 begin
     select a.* into v_agent from agent a where a.tenant = p_tenant and a.id = p_agent;
     if v_agent.disabled_at is not null then
@@ -39,7 +38,7 @@ returns timestamptz language sql stable
 return least(p_deadline, greatest(p_after, p_now) + make_interval(secs => (p_agent).max_wait));
 
 -- Message for a refusal; the same text as in features/agents/model.py.
-create or replace function agent_says(p_agent agent, p_reason text, p_kind text, p_bytes integer) returns text
+create or replace function agent_message(p_agent agent, p_reason text, p_kind text, p_bytes integer) returns text
 language sql stable
 return case p_reason
     when 'agent_disabled' then format('agent %s was disabled by %s on %s: %s', (p_agent).id, (p_agent).disabled_by,
@@ -88,7 +87,7 @@ return json_build_object(
 create or replace function refuse_for_agent(p_agent agent, p_reason text, p_kind text, p_bytes integer) returns void
 language plpgsql set search_path from current as $$
 begin
-    raise exception '%', agent_says(p_agent, p_reason, p_kind, p_bytes)
+    raise exception '%', agent_message(p_agent, p_reason, p_kind, p_bytes)
         using errcode = case p_reason when 'agent_disabled' then 'ZH020' when 'agent_kind_mismatch' then 'ZH021'
                                       when 'agent_payload_limit' then 'ZH022' else 'ZH023' end;
 end $$;
@@ -129,36 +128,25 @@ end $$;
 create or replace trigger refuse_delete before delete on agent for each row execute function refuse_agent_delete();
 create or replace trigger refuse_truncate before truncate on agent for each statement execute function refuse_agent_delete();
 
-create or replace function refuse_agent_rename() returns trigger language plpgsql as $$
-begin
-    raise exception 'agent %: the id cannot change, because jobs refer to it', old.id using errcode = 'ZH002';
-end $$;
+-- Agent registry: set, disable, enable. Refusals are returned, not raised.
 
-create or replace trigger refuse_rename before update on agent for each row
-    when (old.tenant <> new.tenant or old.id <> new.id or old.created_at <> new.created_at)
-    execute function refuse_agent_rename();
-
--- Agent registry: register, disable, enable. Refusals are returned, not raised.
-
--- Register an agent, or replace the definition of a registered one. Fields that are left out get the defaults of a new agent.
+-- Set an agent: register it, or replace its definition. Fields that are left out get the defaults of a new agent.
 -- Does not change whether the agent is disabled.
-create or replace function register_agent(agent text, name text default null, kind text default null,
+create or replace function set_agent(agent text, name text default null, kind text default null,
     max_attempts integer default null, max_crashes integer default null, backoff jsonb default null,
     max_payload_bytes integer default null, max_wait double precision default null,
-    requires_approval boolean default false, for_tenant text default null, actor text default null)
-returns setof agent
+    requires_approval boolean default false, for_tenant text default null, actor text default null) returns setof agent
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
-    v_scope text := enter(register_agent.for_tenant, register_agent.actor);
+    v_scope text := enter(set_agent.for_tenant, set_agent.actor);
 begin
     insert into agent as a (tenant, id, name, kind, max_attempts, max_crashes, backoff, max_payload_bytes, max_wait,
                             requires_approval, created_at, updated_at)
-    values (v_scope, register_agent.agent, coalesce(register_agent.name, register_agent.agent), register_agent.kind,
-            register_agent.max_attempts, register_agent.max_crashes, register_agent.backoff,
-            register_agent.max_payload_bytes, register_agent.max_wait,
-            coalesce(register_agent.requires_approval, false), v_now, v_now)
+    values (v_scope, set_agent.agent, coalesce(set_agent.name, set_agent.agent), set_agent.kind,
+            set_agent.max_attempts, set_agent.max_crashes, set_agent.backoff,
+            set_agent.max_payload_bytes, set_agent.max_wait,
+            coalesce(set_agent.requires_approval, false), v_now, v_now)
     on conflict (tenant, id) do update
        set name = excluded.name, kind = excluded.kind, max_attempts = excluded.max_attempts,
            max_crashes = excluded.max_crashes, backoff = excluded.backoff,
@@ -167,7 +155,7 @@ begin
      where (a.name, a.kind, a.max_attempts, a.max_crashes, a.backoff, a.max_payload_bytes, a.max_wait, a.requires_approval)
            is distinct from (excluded.name, excluded.kind, excluded.max_attempts, excluded.max_crashes, excluded.backoff,
                              excluded.max_payload_bytes, excluded.max_wait, excluded.requires_approval);
-    return query select a.* from agent a where a.tenant = v_scope and a.id = register_agent.agent;
+    return query select a.* from agent a where a.tenant = v_scope and a.id = set_agent.agent;
 end $$;
 
 -- Stop work for an agent: new jobs for it are refused, and waiting jobs are not started. If it is already disabled, the first
@@ -175,9 +163,7 @@ end $$;
 -- committed to wait for them. `drained` is always false; the column is kept for callers that select it.
 create or replace function disable_agent(agent text, reason text, actor text default null, for_tenant text default null)
 returns table (id text, disabled_at timestamptz, disabled_by text, disabled_reason text, drained boolean, refused boolean,
-               refusal text)
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+               refusal text) language plpgsql security definer set search_path from current as $$
 declare
     v_now     timestamptz := clock_now();
     v_scope   text := enter(disable_agent.for_tenant, disable_agent.actor);
@@ -227,7 +213,6 @@ end $$;
 create or replace function enable_agent(agent text, want integer default 1000, for_tenant text default null, actor text default null)
 returns table (id text, resumed integer, refused boolean, refusal text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(enable_agent.for_tenant, enable_agent.actor);
@@ -241,11 +226,9 @@ begin
 end $$;
 
 -- Requeue jobs that were postponed while their agent was disabled. Returns how many.
-create or replace function resume_agent(agent text, want integer default 1000, for_tenant text default null)
-returns integer
+create or replace function resume_agent(agent text, want integer default 1000, for_tenant text default null) returns integer
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_scope  text := enter(resume_agent.for_tenant);
     v_queues text[];
@@ -300,25 +283,22 @@ begin
     return array(select s.ctid from job_state s where s.ctid = any (p_rows) and s.due_at is null);
 end $$;
 
--- Register a label that may execute jobs, and return its row. Leases are opened under labels: while no label is registered,
+-- Set a label that may execute jobs, and return its row. Leases are opened under labels: while no label is registered,
 -- every label may execute. A label with the role `generator` plans work and never executes it.
-create or replace function add_executor(label text, role text default 'executor', actor text default null)
-returns setof executor
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+create or replace function set_executor(label text, role text default 'executor', actor text default null)
+returns setof executor language plpgsql security definer set search_path from current as $$
 begin
-    perform enter('*', nullif(add_executor.actor, ''));
+    perform enter('*', nullif(set_executor.actor, ''));
     insert into executor as e (label, role, added_by, added_at)
-    values (add_executor.label, add_executor.role, actor(), clock_now())
+    values (set_executor.label, set_executor.role, actor(), clock_now())
     on conflict (label) do update set role = excluded.role, added_by = excluded.added_by, added_at = excluded.added_at
      where e.role <> excluded.role;
-    return query select e.* from executor e where e.label = add_executor.label;
+    return query select e.* from executor e where e.label = set_executor.label;
 end $$;
 
 -- Remove a label from the executors. Returns false if it was not registered.
 create or replace function remove_executor(label text, actor text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 begin
     perform enter('*', remove_executor.actor);
     delete from executor e where e.label = remove_executor.label;

@@ -1,8 +1,7 @@
 -- What an agent's registration means for a job about to be enqueued. Operations check this first and return a message; this is
 -- for hand-written inserts. RAISE takes only a literal before SQLite 3.47. A retry was accepted with its first attempt: if its
 -- agent has been disabled since, it waits.
-DROP TRIGGER IF EXISTS holdfast_judge_agent;
-CREATE TRIGGER holdfast_judge_agent AFTER INSERT ON holdfast_job WHEN NEW.agent IS NOT NULL AND NEW.retry_of IS NULL
+CREATE TRIGGER holdfast_guard_agent AFTER INSERT ON holdfast_job WHEN NEW.agent IS NOT NULL AND NEW.retry_of IS NULL
 BEGIN
     SELECT CASE
         WHEN a.disabled_at IS NOT NULL THEN RAISE(ABORT, 'agent disabled: it accepts no jobs until it is enabled')
@@ -16,22 +15,14 @@ BEGIN
       FROM holdfast_agent a WHERE a.tenant = NEW.tenant AND a.id = NEW.agent;
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_agent_delete;
 CREATE TRIGGER holdfast_refuse_agent_delete BEFORE DELETE ON holdfast_agent
 BEGIN
     SELECT RAISE(ABORT, 'immutable: agents cannot be deleted; disable the agent instead');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_agent_rename;
-CREATE TRIGGER holdfast_refuse_agent_rename BEFORE UPDATE OF tenant, id, created_at ON holdfast_agent
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: the id of an agent cannot change, because jobs refer to it');
-END;
-
 -- Executors: the labels that may open leases. While none is registered, every label may. A label with the role `generator`
 -- plans work and never executes it.
-DROP TRIGGER IF EXISTS holdfast_judge_lease_insert;
-CREATE TRIGGER holdfast_judge_lease_insert BEFORE INSERT ON holdfast_lease
+CREATE TRIGGER holdfast_guard_lease_insert BEFORE INSERT ON holdfast_lease
 WHEN EXISTS (SELECT 1 FROM holdfast_executor WHERE label > '') OR (SELECT listed_only FROM holdfast_dispatch WHERE id = 1)
 BEGIN
     SELECT RAISE(ABORT, 'executor refused: it is a generator, which plans work and does not execute it')
@@ -40,8 +31,7 @@ BEGIN
      WHERE NOT EXISTS (SELECT 1 FROM holdfast_executor e WHERE e.label = NEW.name);
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_lease_name;
-CREATE TRIGGER holdfast_judge_lease_name BEFORE UPDATE OF name ON holdfast_lease WHEN NEW.name <> OLD.name
+CREATE TRIGGER holdfast_guard_lease_name BEFORE UPDATE OF name ON holdfast_lease WHEN NEW.name <> OLD.name
      AND (EXISTS (SELECT 1 FROM holdfast_executor WHERE label > '') OR (SELECT listed_only FROM holdfast_dispatch WHERE id = 1))
 BEGIN
     SELECT RAISE(ABORT, 'executor refused: the label is not registered as an executor')

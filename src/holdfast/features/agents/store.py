@@ -5,63 +5,19 @@ On SQLite there is one writer at a time, so an agent cannot change between its r
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable
-from functools import cached_property
-from typing import Protocol
+from typing import Any
 
 from holdfast.engine.names import PagePosition
 from holdfast.errors import InvalidInput
 from holdfast.features.agents.model import WAITING_CAP, Agent, Definition, Executor
 from holdfast.stores.codecs import Record
-from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
+from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import at_most, beyond, within
-from holdfast.stores.sqlite.base import SqlitePart, begin_write, end_write
-from holdfast.stores.sqlite.codec import SqliteCodec
-
-
-class AgentStore(Protocol):
-    def disable(self, agent: str, reason: str, actor: str, tenant: str) -> Flow[Agent | None]:
-        """Refuse new jobs for the agent and do not start its waiting jobs. None if the agent is not registered."""
-        ...
-
-    def drain(self, agent: str, tenant: str) -> Flow[bool]:
-        """Wait for the transactions that saw the agent enabled; False if one of them is still open."""
-        ...
-
-    def enable(self, agent: str, tenant: str, actor: str | None = None) -> Flow[Agent | None]: ...
-
-    def resume(self, agent: str, want: int, tenant: str) -> Flow[int]:
-        """Requeue up to ``want`` jobs that were postponed while their agent was disabled. Returns how many."""
-        ...
-
-    def get(self, agent: str, tenant: str) -> Flow[Agent | None]: ...
-
-    def set(self, definition: Definition, tenant: str, actor: str | None = None) -> Flow[Agent]:
-        """Register the agent, or replace its definition. Does not change whether it is disabled."""
-        ...
-
-    def list(
-        self,
-        tenant: str,
-        kind: str | None = None,
-        disabled: bool | None = None,
-        after: PagePosition | None = None,
-        limit: int | None = None,
-    ) -> Flow[list[Agent]]:
-        """Agents by tenant and id: all, those for one kind, the disabled or the enabled ones."""
-        ...
-
-
-class ExecutorStore(Protocol):
-    def add(self, label: str, role: str, actor: str) -> Flow[Executor]: ...
-
-    def remove(self, label: str, actor: str | None = None) -> Flow[bool]: ...
-
-    def list(self) -> Flow[list[Executor]]: ...
-
+from holdfast.stores.sqlite.base import SqlitePart, begin_write, end_write, upsert, write
 
 AGENT_COLUMNS = (
     f"{Record.columns(Agent, 'a.', skip=('waiting',))}, (select count(*) from (select 1 from {{job_state}} s"
@@ -71,15 +27,10 @@ AGENT_COLUMNS = (
 
 
 class AgentReads(Reader):
-    @cached_property
-    def _agent(self) -> Callable[[Row], Agent]:
-        return Record.decoder(Agent, self.dialect.codec)
-
     @flow(writes=False)
     def get(self, agent: str, tenant: str) -> Steps[Agent | None]:
         text = f"select {AGENT_COLUMNS} from {{agent}} a where a.id = :agent and {within(tenant, 'a.tenant')}"
-        rows = yield from self._query(tenant, text, agent=agent)
-        return self._agent(rows[0]) if rows else None
+        return (yield from self._record(Agent, tenant, text, agent=agent))
 
     @flow(writes=False)
     def list(
@@ -90,6 +41,7 @@ class AgentReads(Reader):
         after: PagePosition | None = None,
         limit: int | None = None,
     ) -> Steps[list[Agent]]:
+        """Agents by tenant and id: all, those for one kind, the disabled or the enabled ones."""
         past_cursor, cursor = beyond(tenant, after, "a.tenant", "a.id")
         conditions = [within(tenant, "a.tenant"), past_cursor]
         if kind is not None:
@@ -100,13 +52,13 @@ class AgentReads(Reader):
             f"select {AGENT_COLUMNS} from {{agent}} a where {' and '.join(conditions)}"
             f" order by a.tenant, a.id{at_most(limit)}"
         )
-        rows = yield from self._query(tenant, text, kind=kind, **cursor)
-        return [self._agent(row) for row in rows]
+        return (yield from self._records(Agent, tenant, text, kind=kind, **cursor))
 
 
 class PostgresAgents(Calls, AgentReads):
     @flow()
     def disable(self, agent: str, reason: str, actor: str, tenant: str) -> Steps[Agent | None]:
+        """Refuse new jobs for the agent and do not start its waiting jobs. None if the agent is not registered."""
         rows = yield self._call("disable_agent", "%s, %s, %s, %s", agent, reason, actor, tenant)
         if rows[0][-1] == "reason_required":
             raise InvalidInput("disabling an agent needs a reason", code="reason_required")
@@ -114,8 +66,8 @@ class PostgresAgents(Calls, AgentReads):
 
     @flow(single=True)
     def drain(self, agent: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("drain_agent", "%s, %s", agent, tenant)
-        return bool(rows[0][0])
+        """Wait for the transactions that saw the agent enabled; False if one of them is still open."""
+        return (yield from self._flag("drain_agent", "%s, %s", agent, tenant))
 
     @flow()
     def enable(self, agent: str, tenant: str, actor: str | None = None) -> Steps[Agent | None]:
@@ -124,59 +76,43 @@ class PostgresAgents(Calls, AgentReads):
 
     @flow(single=True)
     def resume(self, agent: str, want: int, tenant: str) -> Steps[int]:
-        rows = yield self._call("resume_agent", "%s, %s, %s", agent, want, tenant)
-        return int(rows[0][0])
+        """Requeue up to ``want`` jobs that were postponed while their agent was disabled. Returns how many."""
+        return (yield from self._number("resume_agent", "%s, %s, %s", agent, want, tenant))
 
     @flow()
     def set(self, definition: Definition, tenant: str, actor: str | None = None) -> Steps[Agent]:
-        new = definition
-        yield self._call(
-            "register_agent",
-            "%s, %s, %s, %s, %s, %s::jsonb, %s, %s::float8, %s, %s, %s",
-            new.id,
-            new.name,
-            new.kind,
-            new.max_attempts,
-            new.max_crashes,
-            None if new.backoff is None else json.dumps(new.backoff.to_json()),
-            new.max_payload_bytes,
-            new.max_wait,
-            new.requires_approval,
-            tenant,
-            actor,
-        )
-        agent = yield from self.get(new.id, tenant).start()
+        """Register the agent, or replace its definition. Does not change whether it is disabled."""
+        given = _stored(definition) | {"agent": definition.id, "for_tenant": tenant, "actor": actor}
+        del given["id"]
+        yield self._call_with("set_agent", given)
+        agent = yield from self.get(definition.id, tenant).start()
         assert agent is not None
         return agent
 
 
-class PostgresExecutors(Calls, Reader):
+class ExecutorReads(Reader):
+    @flow(writes=False)
+    def list(self) -> Steps[list[Executor]]:
+        text = f"select {Record.columns(Executor)} from {{executor}} where label > '' order by label"
+        return (yield from self._records(Executor, "default", text))
+
+
+class PostgresExecutors(Calls, ExecutorReads):
     @flow(single=True)
-    def add(self, label: str, role: str, actor: str) -> Steps[Executor]:
-        columns = Record.columns(Executor)
-        text = f"select {columns} from {self.dialect.schema}add_executor(%s, %s, %s)"
-        rows = yield Statement(text, (label, role, actor))
-        return Record.decoder(Executor, self.dialect.codec)(rows[0])
+    def set(self, label: str, role: str, actor: str) -> Steps[Executor]:
+        return (yield from self._call_as(Executor, "set_executor", "%s, %s, %s", label, role, actor))[0]
 
     @flow(single=True)
     def remove(self, label: str, actor: str | None = None) -> Steps[bool]:
-        rows = yield self._call("remove_executor", "%s, %s", label, actor)
-        return bool(rows[0][0])
-
-    @flow(writes=False)
-    def list(self) -> Steps[list[Executor]]:
-        rows = yield from self._query("default", f"select {Record.columns(Executor)} from {{executor}} order by label")
-        decode = Record.decoder(Executor, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._flag("remove_executor", "%s, %s", label, actor))
 
 
-_DEFINITION = "name, kind, max_attempts, max_crashes, backoff, max_payload_bytes, max_wait, requires_approval"
-_REGISTER = (
-    f"INSERT INTO holdfast_agent AS a (tenant, id, {_DEFINITION}, created_at, updated_at)"
-    " VALUES (:tenant, :id, :name, :kind, :max_attempts, :max_crashes, :backoff, :max_payload_bytes, :max_wait,"
-    " :requires_approval, :now, :now) ON CONFLICT (tenant, id) DO UPDATE SET"
-    f" ({_DEFINITION}, updated_at) = (excluded.{_DEFINITION.replace(', ', ', excluded.')}, excluded.updated_at)"
-    f" WHERE (a.{_DEFINITION.replace(', ', ', a.')}) IS NOT (excluded.{_DEFINITION.replace(', ', ', excluded.')})"
+_REGISTER = upsert(
+    "holdfast_agent",
+    Agent,
+    keep="tenant id created_at",
+    compare=" ".join(field.name for field in dataclasses.fields(Definition) if field.name != "id"),
+    skip="disabled_at disabled_by disabled_reason waiting",
 )
 _DISABLE = (
     "UPDATE holdfast_agent SET disabled_at = :now, disabled_by = :actor, disabled_reason = :reason, updated_at = :now"
@@ -201,9 +137,7 @@ class SqliteAgents(SqlitePart, AgentReads):
     def disable(self, agent: str, reason: str, actor: str, tenant: str) -> Steps[Agent | None]:
         if not reason.strip():
             raise InvalidInput("disabling an agent needs a reason", code="reason_required")
-        now = yield from begin_write(actor)
-        yield Statement(_DISABLE, {"now": now, "actor": actor, "reason": reason, "tenant": tenant, "agent": agent})
-        yield from end_write()
+        yield from write(actor, _DISABLE, reason=reason, tenant=tenant, agent=agent)
         return (yield from self.get(agent, tenant).start())
 
     @flow(writes=False)
@@ -214,67 +148,45 @@ class SqliteAgents(SqlitePart, AgentReads):
 
     @flow()
     def enable(self, agent: str, tenant: str, actor: str | None = None) -> Steps[Agent | None]:
-        now = yield from begin_write(actor)
-        yield Statement(_ENABLE, {"now": now, "tenant": tenant, "agent": agent})
-        yield from end_write()
+        yield from write(actor, _ENABLE, tenant=tenant, agent=agent)
         return (yield from self.get(agent, tenant).start())
 
     @flow(notifies=True)
     def resume(self, agent: str, want: int, tenant: str) -> Steps[int]:
-        yield from begin_write(None)
-        rows = yield Statement(_RESUME, {"tenant": tenant, "agent": agent, "want": want})
-        yield from end_write()
-        return len(rows)
+        return len((yield from write(None, _RESUME, tenant=tenant, agent=agent, want=want)))
 
     @flow()
     def set(self, definition: Definition, tenant: str, actor: str | None = None) -> Steps[Agent]:
-        new = definition
         now = yield from begin_write(actor)
-        params = {
-            "tenant": tenant,
-            "id": new.id,
-            "name": new.name,
-            "kind": new.kind,
-            "max_attempts": new.max_attempts,
-            "max_crashes": new.max_crashes,
-            "backoff": None if new.backoff is None else json.dumps(new.backoff.to_json()),
-            "max_payload_bytes": new.max_payload_bytes,
-            "max_wait": new.max_wait,
-            "requires_approval": int(new.requires_approval),
-            "now": now,
-        }
-        yield Statement(_REGISTER, params)
+        yield Statement(_REGISTER, _stored(definition) | {"tenant": tenant, "created_at": now, "updated_at": now})
         yield from end_write()
-        agent = yield from self.get(new.id, tenant).start()
+        agent = yield from self.get(definition.id, tenant).start()
         assert agent is not None
         return agent
 
 
-class SqliteExecutors(SqlitePart):
+def _stored(definition: Definition) -> dict[str, Any]:
+    """The definition by column."""
+    columns = {field.name: getattr(definition, field.name) for field in dataclasses.fields(definition)}
+    if definition.backoff is not None:
+        columns["backoff"] = json.dumps(definition.backoff.to_json())
+    return columns
+
+
+class SqliteExecutors(SqlitePart, ExecutorReads):
     @flow()
-    def add(self, label: str, role: str, actor: str) -> Steps[Executor]:
+    def set(self, label: str, role: str, actor: str) -> Steps[Executor]:
         now = yield from begin_write(actor)
-        yield Statement(_ADD, (label, role, actor, now))
-        rows = yield Statement(f"{_EXECUTORS} WHERE label = ?", (label,))
+        yield Statement(_ADD, {"label": label, "role": role, "added_by": actor, "added_at": now})
+        (executor,) = yield from self._rows_as(Executor, Statement(_EXECUTOR, (label,)))
         yield from end_write()
-        return Record.decoder(Executor, SqliteCodec())(rows[0])
+        return executor
 
     @flow()
     def remove(self, label: str, actor: str | None = None) -> Steps[bool]:
-        yield from begin_write(actor)
-        rows = yield Statement("DELETE FROM holdfast_executor WHERE label = ? RETURNING 1", (label,))
-        yield from end_write()
-        return bool(rows)
-
-    @flow(writes=False)
-    def list(self) -> Steps[list[Executor]]:
-        rows = yield Statement(f"{_EXECUTORS} WHERE label > '' ORDER BY label")
-        decode = Record.decoder(Executor, SqliteCodec())
-        return [decode(row) for row in rows]
+        text = "DELETE FROM holdfast_executor WHERE label = :label RETURNING 1"
+        return bool((yield from write(actor, text, label=label)))
 
 
-_EXECUTORS = f"SELECT {Record.columns(Executor)} FROM holdfast_executor"
-_ADD = (
-    "INSERT INTO holdfast_executor (label, role, added_by, added_at) VALUES (?, ?, ?, ?) ON CONFLICT (label) DO UPDATE"
-    " SET role = excluded.role, added_by = excluded.added_by, added_at = excluded.added_at WHERE role <> excluded.role"
-)
+_EXECUTOR = f"SELECT {Record.columns(Executor)} FROM holdfast_executor WHERE label = ?"
+_ADD = upsert("holdfast_executor", Executor, keep="label", compare="role")

@@ -5,18 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from holdfast import config
-from holdfast.cli import options
+from holdfast.cli.derived import derive
 from holdfast.cli.options import document, merged, parse_pairs, secret_of
 from holdfast.cli.output import (
     Cell,
     age,
-    duration,
     emit,
     heading,
     line,
@@ -31,16 +29,17 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.session import AnyTenant, scope
 from holdfast.cli.tree import Commands
-from holdfast.engine.ids import id_range, parse_id
+from holdfast.engine.declared import Help
+from holdfast.engine.ids import id_range
+from holdfast.engine.json_schema import Field, as_json, fields, plainly
 from holdfast.errors import InvalidInput, InvalidSetting, NotFound
-from holdfast.features.approvals.forms import Field, as_json, fields, plainly
-from holdfast.features.approvals.model import Approval, ApprovalFilter, ApprovalState, Vote, approval_of_token, proposed
+from holdfast.features.approvals.model import Approval, ApprovalFilter, Vote, approval_of_token, proposed
 from holdfast.features.approvals.operations import ApprovalRequest, Approvals, approval_of
 from holdfast.stores.session import Session
 
 commands = Commands("List and decide approvals.")
 
-PAGE, MAX_PAGE = 50, 1000
+MAX_PAGE = 1000
 TYPES = {
     "string": "text",
     "integer": "whole number",
@@ -52,51 +51,20 @@ EXPIRED = "over"
 ON_EXPIRE = {"deny": "then it is denied", "approve": "then it is approved", "remind": "then people are reminded"}
 
 
-class StateFilter(StrEnum):
-    OPEN = "open"
-    APPROVED = "approved"
-    DENIED = "denied"
-    EXPIRED = "expired"
-    WITHDRAWN = "withdrawn"
-    ALL = "all"
-
-    @property
-    def state(self) -> ApprovalState | None:
-        return None if self is StateFilter.ALL else self.value  # type: ignore[return-value]
-
-
-@commands.add(
+@derive(
+    commands,
     "list",
+    AnyTenant,
+    Approvals.list,
     "holdfast approvals list --approver ada@example.com",
     "holdfast approvals list --name big-payment --state all --json",
 )
-def list_approvals(
-    session: AnyTenant,
-    approver: Annotated[
-        str | None, typer.Option("--approver", metavar="WHO", help="Only approvals that this person may decide.")
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="APPROVAL", help="Only approvals of this name.")] = None,
-    state: Annotated[
-        StateFilter,
-        typer.Option("--state", metavar="STATE", help=f"Only approvals in this state: {', '.join(StateFilter)}."),
-    ] = StateFilter.OPEN,
-    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Only approvals of this job.")] = None,
-    limit: options.Limit = PAGE,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last approval seen.")
-    ] = None,
-) -> None:
-    """List approvals, oldest first."""
+def list_approvals(session: AnyTenant, inputs: dict[str, Any]) -> None:
+    limit, only_open = inputs["limit"], inputs["state"] == "open"
     with session.connect() as client:
         now = client.run(client.store.clock.now())
-        page = Approvals(client).list(
-            state=state.state,
-            name=name,
-            job_id=None if job is None else parse_id(job),
-            approver=approver,
-            after=after,
-            limit=min(limit + 1, MAX_PAGE),  # one more than requested, to know whether there is another page
-        )
+        # One more than requested, to know whether there is another page.
+        page = Approvals(client).list(**inputs | {"limit": min(limit + 1, MAX_PAGE)})
     approvals, more = page[:limit], len(page) > limit or len(page) == MAX_PAGE
     session.print_list(
         approvals,
@@ -104,14 +72,14 @@ def list_approvals(
             "id": lambda approval: approval.id,
             **session.tenants,
             "name": lambda approval: line(approval.name),
-            **({} if state is StateFilter.OPEN else {"state": lambda approval: state_text(approval.state)}),
+            **({} if only_open else {"state": lambda approval: state_text(approval.state)}),
             "age": lambda approval: age(approval.opened_at, now),
             "left": lambda approval: _left(approval, now),
             "approvals": lambda approval: f"{approval.approvals}/{approval.quorum}",
             "approvers": lambda approval: line(who_may(approval)),
             "summary": lambda approval: line(approval.summary),
         },
-        none="No approvals are open." if state is StateFilter.OPEN else "There are no such approvals.",
+        none="No open approvals." if only_open else "No matching approvals.",
         keep=("id", "state", "age", "left", "approvals"),
     )
     if more:
@@ -131,13 +99,13 @@ def who_may(approval: Approval) -> str:
     return ", ".join(people) + (f", but not {approval.requester}" if may_not else "")
 
 
-@commands.add("show", "holdfast approvals show 01a1de74-eb8c-70f1-843b-cac5f6817387")
-def show(session: AnyTenant, approval: options.ApprovalId) -> None:
+@derive(commands, "show", AnyTenant, Approvals.get, "holdfast approvals show 01a1de74-eb8c-70f1-843b-cac5f6817387")
+def show(session: AnyTenant, inputs: dict[str, Any]) -> None:
     """Show an approval: the request, who may decide, the votes so far, and how to decide it."""
     with session.connect() as client:
         now = client.run(client.store.clock.now())
         try:
-            request = Approvals(client).get(_full_id(client, approval))
+            request = Approvals(client).get(_full_id(client, inputs["approval"]))
         except NotFound as error:
             fix = "Is it a job's? Try: holdfast approvals list --job ID. Is it another tenant's? Try --all-tenants."
             raise NotFound(error.message, fix=fix) from None
@@ -275,17 +243,12 @@ def decision_commands(approval: Approval, form_fields: Sequence[Field], values: 
 
 HOW = "cli"
 
-By = Annotated[
-    str | None,
-    typer.Option(
-        "--by", metavar="WHO", help="Name of the person who decides; default: the token's person, or your login name."
-    ),
-]
-Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Comment, stored with the decision.")]
 
-
-@commands.add(
+@derive(
+    commands,
     "approve",
+    AnyTenant,
+    Approvals.approve,
     "holdfast approvals approve ID --comment 'fine with me'",
     "holdfast approvals approve ID --by ada@example.com --field limit=500 --field 'reason=spring campaign'",
     "holdfast approvals approve ID --data @answer.json",
@@ -293,28 +256,22 @@ Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="
 )
 def approve(
     session: AnyTenant,
-    approval: options.ApprovalOrToken,
-    by: By = None,
-    comment: Comment = None,
-    data: Annotated[
-        str | None, typer.Option("--data", metavar="JSON", help="The form's values: JSON, @file, or - for stdin.")
-    ] = None,
-    field: Annotated[
-        list[str] | None,
-        typer.Option("--field", metavar="NAME=VALUE", help="One field of the form; repeatable."),
-    ] = None,
+    inputs: dict[str, Any],
+    data: Annotated[str | None, Help("The form's values: JSON, @file, or - for stdin.", "JSON")] = None,
+    field: Annotated[list[str] | None, Help("One field of the form; repeatable.", "NAME=VALUE")] = None,
 ) -> None:
-    """Approve a request. The job resumes once enough people have approved."""
-    if approval == "-" and data == "-":
+    if inputs["approval"] == "-" and data == "-":
         raise InvalidSetting("only one of token and data can come from stdin", code="conflicting_options")
     named, values = parse_pairs(field or []), None if data is None else document(data)
     with session.connect() as client:
-        approvals, reference = Approvals(client), _full_id(client, secret_of(approval))
+        approvals, reference = Approvals(client), _full_id(client, secret_of(inputs["approval"]))
         if named:
             values = merged({} if values is None else values, _typed(approvals.get(reference).approval, named))
-        person = _person(reference, by)
+        person = _person(reference, inputs.get("by"))
         try:
-            decided = approvals._decide("approve", reference, person, how=HOW, comment=comment, data=values)
+            decided = approvals._decide(
+                "approve", reference, person, how=HOW, comment=inputs.get("comment"), data=values
+            )
         except InvalidInput as error:
             if error.code == "form_invalid":
                 error.fix = f"Show the form: holdfast approvals show {approval_of(reference)}"
@@ -322,37 +279,34 @@ def approve(
     _print(decided, session.as_json)
 
 
-@commands.add(
+@derive(
+    commands,
     "deny",
+    AnyTenant,
+    Approvals.deny,
     "holdfast approvals deny ID --comment 'too much'",
     "pass show approvals/token | holdfast approvals deny -",
 )
-def deny(session: AnyTenant, approval: options.ApprovalOrToken, by: By = None, comment: Comment = None) -> None:
-    """Deny a request. One denial is enough."""
+def deny(session: AnyTenant, inputs: dict[str, Any]) -> None:
     with session.connect() as client:
-        reference = _full_id(client, secret_of(approval))
-        decided = Approvals(client)._decide("deny", reference, _person(reference, by), how=HOW, comment=comment)
+        reference = _full_id(client, secret_of(inputs["approval"]))
+        person = _person(reference, inputs.get("by"))
+        decided = Approvals(client)._decide("deny", reference, person, how=HOW, comment=inputs.get("comment"))
     _print(decided, session.as_json)
 
 
-@commands.add(
+@derive(
+    commands,
     "token",
+    AnyTenant,
+    Approvals.issue_token,
     "holdfast approvals token ID --for ada@example.com --expires-in 2d",
     "holdfast approvals token ID --for ada@example.com --service https://jobs.example.com",
     "holdfast approvals token ID > token.txt",
 )
 def token(
     session: AnyTenant,
-    approval: options.ApprovalId,
-    person: Annotated[
-        str | None,
-        typer.Option(
-            "--for", metavar="WHO", help="Person the token is for; default: the person who uses it gives their name."
-        ),
-    ] = None,
-    expires_in: Annotated[
-        str | None, typer.Option("--expires-in", metavar="SPAN", help="How long the token is valid: 90s, 5m, 2d.")
-    ] = None,
+    inputs: dict[str, Any],
     service: Annotated[
         str | None,
         typer.Option(
@@ -364,12 +318,12 @@ def token(
     ] = None,
 ) -> None:
     """Issue a token that decides an approval once, and print it, or with --service the link."""
-    ttl = None if expires_in is None else duration(expires_in, "expires-in")
     with session.connect() as client:
-        issued = Approvals(client).issue_token(_full_id(client, approval), person=person, expires_in=ttl)
+        issued = Approvals(client).issue_token(_full_id(client, inputs.pop("approval")), **inputs)
     if session.as_json:
         link = {} if service is None else {"link": _link(service, issued)}
-        emit({"approval_id": approval_of_token(issued), "token": issued, "person": person, "expires_in": ttl} | link)
+        options = {"person": inputs.get("person"), "expires_in": inputs.get("expires_in")}
+        emit({"approval_id": approval_of_token(issued), "token": issued, **options, **link})
     else:
         write(issued if service is None else _link(service, issued))
     say("Keep it safe: anyone who has it can decide, and it is not shown again. Only a hash is stored.")

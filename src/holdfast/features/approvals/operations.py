@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, get_args
 
+from holdfast.engine.declared import Help, Most, http, local_only
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Job
 from holdfast.engine.names import check_name
@@ -36,6 +37,7 @@ from holdfast.features.approvals.model import (
 )
 from holdfast.stores.flow import Steps, flow, run
 from holdfast.stores.namespace import StoreNamespace
+from holdfast.stores.requests import Tenant
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
@@ -64,30 +66,61 @@ SHOWN_PEOPLE = 10
 """How many approvers an error names."""
 
 
+AnyState = Literal["open", "approved", "denied", "expired", "withdrawn", "all"]
+
 _Approvals = list[Approval]  # inside the class, ``list`` is an operation
 _WithVotes = list[tuple[Approval, list[Vote]]]
 
 
 class ApprovalsWanted(TypedDict, total=False):
-    """Which approvals to list. ``after`` is the id of the last one of the previous page; ``approver`` leaves out those
-    that this person may not decide. ``state=None`` lists all, not only the open ones."""
+    """Which approvals to list: the open ones by default."""
 
-    tenant: str
-    state: ApprovalState | None
-    name: str | None
-    job_id: str | None
-    approver: str | None
-    after: str | None
-    limit: int
-    newest: bool
+    approver: Annotated[str | None, Help("Only approvals that this person may decide.", "WHO")]
+    name: Annotated[str | None, Help("Only approvals of this name.", "APPROVAL")]
+    state: Annotated[AnyState, Help(f"Only approvals in this state: {', '.join(get_args(AnyState))}.", "STATE")]
+    job_id: Annotated[
+        str | None, Help("Only approvals of this job.", "ID", longest=100, option="--job", parameter="job")
+    ]
+    limit: Most
+    after: Annotated[str | None, Help("The next page: the id of the last approval seen.", "CURSOR")]
+    newest: Annotated[bool, Help("Newest first.", http=False, cli=False)]
+    tenant: Annotated[str, Help("The tenant, if not that of the session.", http=False, cli=False)]
+
+
+ApprovalsWanted.__defaults__ = {"state": "open", "limit": 50}  # type: ignore[attr-defined]
+
+ApprovalId = Annotated[
+    str,
+    Help(
+        "The approval's id.",
+        "ID",
+        longest=100,
+        parameter="approval_id",
+        cli="The approval's id, or its first characters.",
+    ),
+]
+ApprovalOrToken = Annotated[
+    str,
+    Help(
+        "The approval's id, or a token that decides it.",
+        "ID|TOKEN",
+        parameter="approval_id",
+        longest=200,
+        cli="The approval's id or its first characters, a token, or - for a token on stdin.",
+    ),
+]
+By = Annotated[
+    str | None,
+    Help("Name of the person who decides; default: the token's person, or your login name.", "WHO", http=False),
+]
 
 
 class DecisionOptions(TypedDict, total=False):
-    """Options of a decision: ``data`` fills in the form."""
+    """Options of a decision."""
 
-    comment: str | None
-    data: Any
-    tenant: str | None
+    comment: Annotated[str | None, Help("Comment, stored with the decision.", longest=2_000)]
+    data: Annotated[Any, Help("Values of the form, if there is one.", "JSON", cli=False)]
+    tenant: Tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +261,12 @@ class Approvals(StoreNamespace):
     """Approvals that jobs request from people: list them, decide them, issue tokens that decide one."""
 
     @operation
+    @http("GET /approvals", "read", page="id")
     def list(self, **wanted: Unpack[ApprovalsWanted]) -> Program[_Approvals]:
-        """Open approvals, oldest first: ``app.approvals.list(approver="ada@example.com", limit=20)``."""
+        """List approvals, oldest first.
+
+        Only open ones by default: ``app.approvals.list(approver="ada@example.com", limit=20)``.
+        """
         return (yield from run(self._store.approvals.list(self._filter(wanted))))
 
     alist = awaited(list)
@@ -242,8 +279,12 @@ class Approvals(StoreNamespace):
     _awith_votes = awaited(_with_votes)
 
     @operation
-    def get(self, approval: str, *, tenant: str | None = None) -> Program[ApprovalRequest]:
-        """An approval, its votes and the job that requested it. Takes the approval's id or a token of it."""
+    @http("GET /approvals/{approval_id}", "read", name="show_approval")
+    def get(self, approval: ApprovalId, *, tenant: Tenant = None) -> Program[ApprovalRequest]:
+        """Show an approval, its votes, and the job that requested it.
+
+        Takes the approval's id or a token of it.
+        """
         request = yield from run(approval_request(self._store, approval_of(approval), tenant or self._tenant))
         if request is None:
             raise _error_of("not_found", None)
@@ -252,6 +293,7 @@ class Approvals(StoreNamespace):
     aget = awaited(get)
 
     @operation
+    @local_only("GET /approvals/by-token/{token} shows what the holder of a token may see")
     def get_by_token(self, token: str, *, tenant: str | None = None) -> Program[ApprovalByToken]:
         """The approval that a token decides, for a caller without other credentials. A token that does not belong to
         its approval is reported like one that never existed."""
@@ -263,21 +305,29 @@ class Approvals(StoreNamespace):
     aget_by_token = awaited(get_by_token)
 
     @operation
+    @http("POST /approvals/{approval_id}/approve", "decide", result="state", by_hand=True)
     def approve(
-        self, approval: str, *, by: str | None = None, **options: Unpack[DecisionOptions]
+        self, approval: ApprovalOrToken, *, by: By = None, **options: Unpack[DecisionOptions]
     ) -> Program[ApprovalState]:
-        """Approve: ``app.approvals.approve(id, by="ada", comment="fine", data={…})``. Takes the approval's id or a
-        token; a token that was issued to a person needs no ``by``. Returns the state, which is still ``open`` when more
-        people have to agree."""
+        """Approve a request. The job resumes once enough people have approved.
+
+        ``app.approvals.approve(id, by="ada", comment="fine", data={…})`` takes the approval's id or a token; a token
+        that was issued to a person needs no ``by``. Returns the state, which is still ``open`` when more people have
+        to agree.
+        """
         return (yield from self._record("approve", approval, by, **options)).state
 
     aapprove = awaited(approve)
 
     @operation
+    @http("POST /approvals/{approval_id}/deny", "decide", result="state", by_hand=True)
     def deny(
-        self, approval: str, *, by: str | None = None, **options: Unpack[DecisionOptions]
+        self, approval: ApprovalOrToken, *, by: By = None, **options: Unpack[DecisionOptions]
     ) -> Program[ApprovalState]:
-        """Deny: ``app.approvals.deny(id, by="ada", comment="not this week")``."""
+        """Deny a request. One denial is enough.
+
+        ``app.approvals.deny(id, by="ada", comment="not this week")``.
+        """
         return (yield from self._record("deny", approval, by, **options)).state
 
     adeny = awaited(deny)
@@ -298,28 +348,36 @@ class Approvals(StoreNamespace):
     _adecide = awaited(_decide)
 
     @operation
+    @http("POST /approvals/{approval_id}/token", "admin", name="issue_approval_token", status=201, result="token")
     def issue_token(
         self,
-        approval_id: str,
+        approval: ApprovalId,
         *,
-        person: str | None = None,
-        expires_in: Duration | None = None,
-        tenant: str | None = None,
+        person: Annotated[
+            str | None,
+            Help("Person the token is for; default: the person who uses it gives their name.", "WHO", option="--for"),
+        ] = None,
+        expires_in: Annotated[Duration | None, Help("How long the token is valid: 90s, 5m, 2d.")] = None,
+        tenant: Tenant = None,
     ) -> Program[str]:
-        """Issue a token that decides this approval once. It is returned only here: the database stores a hash."""
+        """Issue a token that decides an approval once, for anyone who holds it. It is returned only here: the database
+        stores a hash."""
         ttl = None if expires_in is None else seconds(expires_in, "expires_in")
         holder = None if person is None else check_name(person, "person", limit=255)
-        token, reason, approval = yield from run(
-            issue_token(self._store, approval_of(approval_id), holder, ttl, self._actor, tenant or self._tenant)
+        token, reason, found = yield from run(
+            issue_token(self._store, approval_of(approval), holder, ttl, self._actor, tenant or self._tenant)
         )
         if token is None:
-            raise _error_of(reason or "refused", None, "no token is issued", holder, approval)
+            raise _error_of(reason or "refused", None, "no token is issued", holder, found)
         return token
 
     aissue_token = awaited(issue_token)
 
     def _filter(self, wanted: ApprovalsWanted) -> ApprovalFilter:
-        return ApprovalFilter(**{"tenant": self._tenant, **wanted})  # type: ignore[arg-type]
+        options: dict[str, Any] = {"tenant": self._tenant, **wanted}
+        if options.get("state") == "all":
+            options["state"] = None
+        return ApprovalFilter(**options)
 
     def _record(
         self,

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from holdfast.app.internals import session_of
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.json_schema import referred
 from holdfast.errors import InvalidInput, NotFound
@@ -335,7 +336,7 @@ async def _request_by_token(request: Request) -> ApprovalByToken:
     """The approval that the token in the path decides: in the tenant of the program, else in any tenant."""
     app, token = the_app(request), request.path_params["token"]
     try:
-        return await app.approvals.aget_by_token(token, tenant=app._session.scope)
+        return await app.approvals.aget_by_token(token, tenant=session_of(app).scope)
     except NotFound:
         return await app.approvals.aget_by_token(token, tenant=EVERY_TENANT)
 

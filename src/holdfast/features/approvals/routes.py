@@ -1,53 +1,30 @@
-"""HTTP routes of approvals: list, show, decide. A GET never decides."""
+"""HTTP routes of approvals that decide, as the caller or with a token. A GET never decides."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Path, Query, Request
+from fastapi import Depends, Path, Request
 from pydantic import ConfigDict, Field
 
 from holdfast.app import App
+from holdfast.app.internals import session_of
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import Refused
-from holdfast.features.approvals.model import Approval, ApprovalState, Vote
-from holdfast.features.approvals.operations import ApprovalByToken, ApprovalRequest, Spent
+from holdfast.features.approvals.model import Approval, Vote
+from holdfast.features.approvals.operations import ApprovalByToken, ApprovalRequest, Approvals, Spent
 from holdfast.features.tokens.model import Scope
-from holdfast.server.bodies import Body, LongText, Span, Text
+from holdfast.server.bodies import Body, LongText, Text
+from holdfast.server.derived import routes
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import PAGE, After, Id, Limit, Page, TheApp, allowed, checked_before_body, paged
+from holdfast.server.parameters import Id, TheApp, allowed, checked_before_body
 
-router = Router(prefix="/approvals", tags=["approvals"])
+router = Router(tags=["approvals"])
 by_token = Router(prefix="/approvals/by-token", tags=["approvals"])
 """For callers whose only credential is a token in the path. It is checked before anything is shown."""
 
 HOW = "http"
-
-
-@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Approval])
-async def list_approvals(
-    app: TheApp,
-    state: ApprovalState | Literal["all"] = "open",
-    approver: Annotated[
-        str | None, Query(max_length=255, description="Only approvals that this person may decide.")
-    ] = None,
-    name: Annotated[str | None, Query(max_length=255)] = None,
-    job: Annotated[str | None, Query(max_length=100)] = None,
-    after: After = None,
-    limit: Limit = PAGE,
-) -> Page[Approval]:
-    """List approvals, oldest first."""
-    approvals = await app.approvals.alist(
-        state=None if state == "all" else state, approver=approver, name=name, job_id=job, after=after, limit=limit + 1
-    )
-    return paged(approvals, limit, lambda approval: approval.id)
-
-
-@router.get("/{approval_id}", dependencies=[allowed(Scope.READ)], response_model=ApprovalRequest)
-async def show_approval(app: TheApp, approval_id: Id) -> ApprovalRequest:
-    """Show an approval, its votes, and the job that requested it."""
-    return await app.approvals.aget(approval_id)
 
 
 class Say(Body):
@@ -59,13 +36,13 @@ class Say(Body):
     data: Any = Field(default=None, description="Values of the form, if there is one.")
 
 
-@router.post("/{approval_id}/approve", dependencies=[allowed(Scope.DECIDE)], response_model=Approval)
+@router.post("/approvals/{approval_id}/approve", dependencies=[allowed(Scope.DECIDE)], response_model=Approval)
 async def approve(app: TheApp, approval_id: Id, body: Say | None = None) -> Approval:
     """Approve as the caller. Returns the approval as it is now: still open if more people have to agree."""
     return await _decide(app, "approve", approval_id, body)
 
 
-@router.post("/{approval_id}/deny", dependencies=[allowed(Scope.DECIDE)], response_model=Approval)
+@router.post("/approvals/{approval_id}/deny", dependencies=[allowed(Scope.DECIDE)], response_model=Approval)
 async def deny(app: TheApp, approval_id: Id, body: Say | None = None) -> Approval:
     """Deny as the caller."""
     return await _decide(app, "deny", approval_id, body)
@@ -74,30 +51,11 @@ async def deny(app: TheApp, approval_id: Id, body: Say | None = None) -> Approva
 async def _decide(app: App, verdict: Literal["approve", "deny"], approval_id: str, body: Say | None) -> Approval:
     decision = body or Say()
     return await app.approvals._adecide(
-        verdict, approval_id, app._session.actor, how=HOW, comment=decision.comment, data=decision.data
+        verdict, approval_id, session_of(app).actor, how=HOW, comment=decision.comment, data=decision.data
     )
 
 
-class Issue(Body):
-    person: Text | None = Field(
-        default=None, description="Person the token is for; without one, its user gives a name."
-    )
-    expires_in: Span | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Issued:
-    """A new token. It is shown only once: the database stores a hash."""
-
-    token: str
-
-
-@router.post("/{approval_id}/token", dependencies=[allowed(Scope.ADMIN)], status_code=201, response_model=Issued)
-async def issue_approval_token(app: TheApp, approval_id: Id, body: Issue | None = None) -> Issued:
-    """Issue a token that decides this approval once, for anyone who holds it."""
-    options = body or Issue()
-    return Issued(await app.approvals.aissue_token(approval_id, person=options.person, expires_in=options.expires_in))
-
+declared_router = routes("approvals", Approvals)
 
 # --- with a token and no login ---
 
@@ -156,7 +114,7 @@ async def _request_of(app: App, token: str) -> ApprovalByToken:
     except Refused as refused:
         if refused.code != "not_allowed":
             raise
-    return await app.approvals.aget_by_token(token, tenant=app._session.scope)
+    return await app.approvals.aget_by_token(token, tenant=session_of(app).scope)
 
 
 def _question(request: ApprovalRequest) -> Question:

@@ -1,16 +1,14 @@
 -- Requests, votes and notices never change, a closed approval never reopens, and votes decide an approval. REPLACE deletes
 -- conflicting rows without firing triggers, so each insert checks for conflicting rows first.
 
--- A job waits for one approval. judge_transition ensures that it leaves by that approval's decision; a job that leaves
+-- A job waits for one approval. guard_transition ensures that it leaves by that approval's decision; a job that leaves
 -- otherwise (a cancellation, a deadline) withdraws its approval.
-DROP TRIGGER IF EXISTS holdfast_judge_waiting;
-CREATE TRIGGER holdfast_judge_waiting BEFORE UPDATE OF approval_id ON holdfast_job_state
+CREATE TRIGGER holdfast_guard_waiting BEFORE UPDATE OF approval_id ON holdfast_job_state
 WHEN OLD.state = 'waiting_for_approval' AND NEW.state = OLD.state AND NEW.approval_id IS NOT OLD.approval_id
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a job waits for one approval and cannot wait for another one');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_withdraw_approval;
 CREATE TRIGGER holdfast_withdraw_approval AFTER UPDATE OF approval_id ON holdfast_job_state
 WHEN OLD.state = 'waiting_for_approval' AND NEW.state <> OLD.state
 BEGIN
@@ -19,8 +17,7 @@ END;
 
 -- --- approvals ---
 
-DROP TRIGGER IF EXISTS holdfast_judge_approval_insert;
-CREATE TRIGGER holdfast_judge_approval_insert BEFORE INSERT ON holdfast_approval
+CREATE TRIGGER holdfast_guard_approval_insert BEFORE INSERT ON holdfast_approval
 WHEN EXISTS (SELECT 1 FROM holdfast_approval g WHERE g.id = NEW.id) OR NEW.state <> 'open'
      OR NOT EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant
                        AND s.state = 'waiting_for_approval' AND s.approval_id = NEW.id)
@@ -28,8 +25,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: only the job that waits for it can open an approval');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_approval_update;
-CREATE TRIGGER holdfast_judge_approval_update BEFORE UPDATE ON holdfast_approval
+CREATE TRIGGER holdfast_guard_approval_update BEFORE UPDATE ON holdfast_approval
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the request and a closed approval never change')
      WHERE OLD.state <> 'open'
@@ -62,8 +58,7 @@ END;
 
 -- --- votes and tokens ---
 
-DROP TRIGGER IF EXISTS holdfast_judge_vote_insert;
-CREATE TRIGGER holdfast_judge_vote_insert BEFORE INSERT ON holdfast_vote
+CREATE TRIGGER holdfast_guard_vote_insert BEFORE INSERT ON holdfast_vote
 WHEN NEW.n <> 1 + (SELECT count(*) FROM holdfast_vote v WHERE v.approval_id = NEW.approval_id)
      OR NOT EXISTS (
         SELECT 1 FROM holdfast_approval g JOIN holdfast_job_state s ON s.id = g.job_id AND s.approval_id = g.id
@@ -81,14 +76,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: only approvers can vote, once each, while the approval is open');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_vote_update;
-CREATE TRIGGER holdfast_refuse_vote_update BEFORE UPDATE ON holdfast_vote
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: votes are never changed');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_judge_token_insert;
-CREATE TRIGGER holdfast_judge_token_insert BEFORE INSERT ON holdfast_approval_token
+CREATE TRIGGER holdfast_guard_token_insert BEFORE INSERT ON holdfast_approval_token
 BEGIN
     SELECT RAISE(ABORT, 'already exists: this approval token is already stored')
      WHERE EXISTS (SELECT 1 FROM holdfast_approval_token t WHERE t.hash = NEW.hash);
@@ -97,8 +85,7 @@ BEGIN
         OR NOT EXISTS (SELECT 1 FROM holdfast_approval g WHERE g.id = NEW.approval_id AND g.tenant = NEW.tenant AND g.state = 'open');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_token_update;
-CREATE TRIGGER holdfast_judge_token_update BEFORE UPDATE ON holdfast_approval_token
+CREATE TRIGGER holdfast_guard_token_update BEFORE UPDATE ON holdfast_approval_token
 WHEN OLD.used_at IS NOT NULL OR NEW.used_at IS NULL OR OLD.hash <> NEW.hash OR OLD.approval_id <> NEW.approval_id
      OR OLD.person IS NOT NEW.person OR OLD.tenant <> NEW.tenant OR OLD.issued_by <> NEW.issued_by
      OR OLD.issued_at <> NEW.issued_at OR OLD.expires_at IS NOT NEW.expires_at
@@ -108,8 +95,7 @@ END;
 
 -- --- the step of an approval ---
 
-DROP TRIGGER IF EXISTS holdfast_judge_approval;
-CREATE TRIGGER holdfast_judge_approval BEFORE UPDATE OF ended_at ON holdfast_step
+CREATE TRIGGER holdfast_guard_approval BEFORE UPDATE OF ended_at ON holdfast_step
 WHEN NEW.kind = 'approval' AND NEW.ended_at IS NOT NULL
      AND NOT EXISTS (SELECT 1 FROM holdfast_approval g WHERE g.job_id = NEW.job_id AND g.n = NEW.n AND g.tenant = NEW.tenant
                         AND g.id = json_extract(NEW.value, '$.approval_id') AND g.state = json_extract(NEW.value, '$.state')
@@ -120,17 +106,3 @@ BEGIN
 END;
 
 -- --- deletion ---
-
-DROP TRIGGER IF EXISTS holdfast_judge_approval_delete;
-CREATE TRIGGER holdfast_judge_approval_delete BEFORE DELETE ON holdfast_approval
-WHEN EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = OLD.job_id)
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: an approval is never deleted while its job exists');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_judge_vote_delete;
-CREATE TRIGGER holdfast_judge_vote_delete BEFORE DELETE ON holdfast_vote
-WHEN EXISTS (SELECT 1 FROM holdfast_approval g WHERE g.id = OLD.approval_id)
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: votes are never deleted while their approval exists');
-END;

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
@@ -26,7 +26,7 @@ from holdfast.features.approvals.model import (
 )
 from holdfast.features.payloads.model import HIDDEN
 from holdfast.stores.codecs import Record, from_micros, in_micros, micros
-from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
+from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
@@ -34,31 +34,6 @@ from holdfast.stores.sqlite.admission import maintenance_flow
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.steps import APPROVAL_NOTICE
-
-
-class ApprovalStore(Protocol):
-    def decide(self, approval_id: str, ballot: Ballot, tenant: str) -> Flow[Answer]: ...
-
-    def save_token(
-        self, approval_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
-    ) -> Flow[str | None]:
-        """None if the token was stored, or the reason for a refusal."""
-        ...
-
-    def token_hashes(self, approval_id: str, tenant: str) -> Flow[list[str]]: ...
-
-    def token(self, token_hash: str, tenant: str) -> Flow[Token | None]:
-        """The person, the expiry and the time of use of a token."""
-        ...
-
-    def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
-
-    def get(self, approval_id: str, tenant: str) -> Flow[Approval | None]: ...
-
-    def votes(self, approval_id: str, tenant: str) -> Flow[list[Vote]]: ...
-
-    def list(self, wanted: ApprovalFilter) -> Flow[list[Approval]]: ...
-
 
 MAX_PAGE = 1000
 
@@ -98,16 +73,11 @@ class ApprovalReads(Reader):
             " limit 1) is null group by agreed) same), 0)"
         )
 
-    @cached_property
-    def _approval(self) -> Callable[[Row], Approval]:
-        return Record.decoder(Approval, self.dialect.codec)
-
     @flow(writes=False)
     def get(self, approval_id: str, tenant: str) -> Steps[Approval | None]:
         columns = f"{_visible(_SHOWN, _ABOUT, 'g.job_id')}, {self._agreeing}"
         text = f"select {columns} from {{approval}} g where g.id = :id and {within(tenant, 'g.tenant')}"
-        rows = yield from self._query(tenant, text, id=parse_id(approval_id))
-        return self._approval(rows[0]) if rows else None
+        return (yield from self._record(Approval, tenant, text, id=parse_id(approval_id)))
 
     @flow(writes=False)
     def votes(self, approval_id: str, tenant: str) -> Steps[list[Vote]]:
@@ -121,9 +91,7 @@ class ApprovalReads(Reader):
             f"select v.approval_id, {columns} from {{vote}} v"
             f" where v.approval_id = :id and {within(tenant, 'v.tenant')} order by v.n"
         )
-        rows = yield from self._query(tenant, text, id=parse_id(approval_id))
-        decode = Record.decoder(Vote, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(Vote, tenant, text, id=parse_id(approval_id)))
 
     @flow(writes=False)
     def list(self, wanted: ApprovalFilter) -> Steps[list[Approval]]:
@@ -151,8 +119,7 @@ class ApprovalReads(Reader):
             f"select {columns}, {self._agreeing} from (select p.* from {{approval}} p where {' and '.join(conditions)}"
             f" order by p.{order} limit {max(1, min(wanted.limit, MAX_PAGE)):d}) g order by g.{order}"
         )
-        rows = yield from self._query(wanted.tenant, text, **params)
-        return [self._approval(row) for row in rows]
+        return (yield from self._records(Approval, wanted.tenant, text, **params))
 
 
 class PostgresApprovals(Calls, ApprovalReads):
@@ -164,7 +131,7 @@ class PostgresApprovals(Calls, ApprovalReads):
             return answer
         data = None if ballot.data is None else json.dumps(ballot.data)
         vote = (parse_id(approval_id), ballot.verdict, ballot.person, ballot.how, ballot.token_hash, data, tenant)
-        recorded = yield self._call("said", "%s, %s, %s, %s, %s, %s::json, %s", *vote)
+        recorded = yield self._call("has_decided", "%s, %s, %s, %s, %s, %s::json, %s", *vote)
         return Answer(answer.approval_id, answer.state, False, None) if recorded[0][0] else answer
 
     @flow(single=True, repeat=_decide_again)
@@ -188,6 +155,7 @@ class PostgresApprovals(Calls, ApprovalReads):
     def save_token(
         self, approval_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
     ) -> Steps[str | None]:
+        """None if the token was stored, or the reason for a refusal."""
         rows = yield self._call(
             "keep_approval_token",
             "%s, %s, %s, make_interval(secs => %s::float8), %s, %s",
@@ -207,13 +175,13 @@ class PostgresApprovals(Calls, ApprovalReads):
 
     @flow(single=True)
     def token(self, token_hash: str, tenant: str) -> Steps[Token | None]:
+        """The person, the expiry and the time of use of a token."""
         rows = yield self._call("approval_token_of", "%s, %s", token_hash, tenant)
         return Token(*rows[0]) if rows else None
 
     @flow(single=True)
     def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        rows = yield self._call("attend_approvals", "%s, %s", want, tenant)
-        return int(rows[0][0])
+        return (yield from self._number("attend_approvals", "%s, %s", want, tenant))
 
 
 _COLUMNS = Record.columns(Approval, skip=("approvals",))
@@ -349,7 +317,7 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
 
     @maintenance_flow(0, _anything_due)
     def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        now = yield from begin_write("promoter")
+        now = yield from begin_write("maintenance")
         rows = yield Statement(_DUE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         for approval in map(self._read_approval, rows):
             yield from _attend(approval, now)

@@ -1,72 +1,75 @@
-"""``holdfast archives list | run | verify | show``."""
+"""``holdfast archives``."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
-from holdfast import config
-from holdfast.cli import options
-from holdfast.cli.output import Cell, emit, moment, say, table, write
-from holdfast.cli.session import AnyTenant
+from holdfast.cli.derived import derive
+from holdfast.cli.output import emit, moment, print_fields, write
+from holdfast.cli.session import WithArtifacts
 from holdfast.cli.tree import Commands
+from holdfast.engine.declared import Help
+from holdfast.features.archives.model import Archive, ArchiveRun, Document
 from holdfast.features.archives.operations import Archives
-from holdfast.stores.artifacts import open_artifacts
 
 commands = Commands("Archive finished jobs, verify and read archives.")
 
 
-@contextmanager
-def _archives(session: AnyTenant) -> Iterator[Archives]:
-    with session.connect() as client:
-        yield Archives(client, open_artifacts(config.artifact_location(config.database_url(session.url))))
+@derive(commands, "list", WithArtifacts, Archives.list, "holdfast archives list --all-tenants")
+def list_archives(session: WithArtifacts, result: list[Archive]) -> None:
+    session.print_list(
+        result,
+        {
+            "id": lambda archive: archive.id,
+            "tenant": lambda archive: archive.tenant,
+            "jobs": lambda archive: f"{archive.jobs:,}",
+            "bytes": lambda archive: f"{archive.bytes:,}",
+            "recorded": lambda archive: moment(archive.created_at),
+            "seal": lambda archive: f"{archive.seal or ''}",
+        },
+        none="No archives. A policy makes them: holdfast retention set --purge-after 52w --archive",
+        keep=("id", "jobs"),
+    )
 
 
-@commands.add("list", "holdfast archives list --all-tenants")
-def list_archives(session: AnyTenant, limit: options.Limit = 50) -> None:
-    """List the archives, those with the newest jobs first."""
-    with _archives(session) as archives:
-        found = archives.list(limit=limit)
+@derive(commands, "run", WithArtifacts, Archives.run, "holdfast archives run --all-tenants")
+def run(session: WithArtifacts, result: ArchiveRun) -> None:
+    session.answer(result, f"{result.jobs:,} jobs archived, in {result.archives:,} files.")
+
+
+@derive(commands, "show", WithArtifacts, Archives.get, "holdfast archives show ID")
+def show(session: WithArtifacts, result: Archive) -> None:
     if session.as_json:
-        emit(found)
+        emit(result)
         return
-    if not found:
-        say("No archives. A policy makes them: holdfast retention set --purge-after 52w --archive")
-        return
-    rows: list[list[Cell]] = [
-        [each.id, each.tenant, f"{each.jobs:,}", f"{each.bytes:,}", moment(each.created_at), f"{each.seal or ''}"]
-        for each in found
-    ]
-    table(["id", "tenant", "jobs", "bytes", "recorded", "seal"], rows, keep=("id", "jobs"))
-
-
-@commands.add("run", "holdfast archives run --all-tenants")
-def run(
-    session: AnyTenant,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=100_000_000, help="Stop after about this many jobs.")
-    ] = 100_000,
-) -> None:
-    """Archive what a retention policy wants archived and is due. Workers do it, too."""
-    with _archives(session) as archives:
-        done = archives.run(limit=limit)
-    session.answer(done, f"{done.jobs:,} jobs archived, in {done.archives:,} files.")
+    write(result.id)
+    print_fields(
+        [
+            ("tenant", result.tenant),
+            ("jobs", f"{result.jobs:,}"),
+            ("bytes", f"{result.bytes:,}"),
+            ("file", result.ref),
+            ("first job", result.first_job),
+            ("last job", result.last_job),
+            ("recorded", f"{moment(result.created_at)} by {result.created_by}"),
+            ("seal", None if result.seal is None else str(result.seal)),
+        ]
+    )
 
 
 @commands.add("verify", "holdfast archives verify ID", "holdfast archives verify --all --all-tenants")
 def verify(
-    session: AnyTenant,
+    session: WithArtifacts,
     archive: Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of the archive.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Verify all archives.")] = False,
+    every: Annotated[bool, Help("Verify all archives.", option="--all")] = False,
 ) -> None:
     """Read archives and check their hashes, jobs, files and seals. Exit code 1 if something is wrong."""
     if (archive is None) != every:
         raise typer.BadParameter("give the id of an archive, or --all")
-    with _archives(session) as archives:
+    with session.namespace(Archives) as archives:
         checks = [archives.verify(archive)] if archive is not None else []
         page = archives.list(limit=200) if every else []
         while page:
@@ -82,8 +85,6 @@ def verify(
         raise typer.Exit(1)
 
 
-@commands.add("show", "holdfast archives show JOB")
-def show(session: AnyTenant, job: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]) -> None:
-    """Print an archived job as JSON: its rows by table, as they were stored; also after it was purged."""
-    with _archives(session) as archives:
-        emit(archives.read(job))
+@derive(commands, "read", WithArtifacts, Archives.read, "holdfast archives read JOB")
+def read(session: WithArtifacts, result: Document) -> None:
+    emit(result)

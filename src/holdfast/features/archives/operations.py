@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Annotated
 
+from holdfast.engine.declared import Before, Help, Most, http
 from holdfast.engine.ids import parse_id
 from holdfast.engine.names import page_size
 from holdfast.engine.operation import Program, awaited, operation
@@ -13,9 +15,12 @@ from holdfast.stores.artifacts import Artifacts
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.stores.port import Caller
-from holdfast.worker.archiving import archive_due
+from holdfast.worker.retention import archive_due
 
 _Archives = list[Archive]  # inside the class, ``list`` is an operation
+
+ArchiveId = Annotated[str, Help("Id of the archive.", "ID", longest=100)]
+OfTenant = Annotated[str | None, Help("The tenant, if it is another than the session's.", http=False, cli=False)]
 
 
 class Archives(StoreNamespace):
@@ -27,36 +32,48 @@ class Archives(StoreNamespace):
         self._artifacts = artifacts
 
     @operation
-    def run(self, *, limit: int = 100_000, tenant: str | None = None) -> Program[ArchiveRun]:
-        """Archive now what a policy wants archived and is due, at most about ``limit`` jobs."""
+    @http("POST /archives/run", "admin", by_hand=True)
+    def run(
+        self,
+        *,
+        limit: Annotated[int, Help("Stop after about this many jobs.", low=1, high=100_000_000, http=False)] = 100_000,
+        tenant: OfTenant = None,
+    ) -> Program[ArchiveRun]:
+        """Archive what a retention policy wants archived and is due. Workers do it, too."""
         store, scope, most = self._store, tenant or self._tenant, page_size(limit)
         return (yield from archive_due(store, self._files(), self._actor, scope, most))
 
     arun = awaited(run)
 
     @operation
-    def list(self, *, before: str | None = None, limit: int = 50, tenant: str | None = None) -> Program[_Archives]:
-        """Archives, those with the newest jobs first. ``before`` is the id of the last one of the previous page."""
+    @http("GET /archives", "read", page="id")
+    def list(self, *, before: Before = None, limit: Most = 50, tenant: OfTenant = None) -> Program[_Archives]:
+        """List the archives of finished jobs, those with the newest jobs first."""
         return (yield from run(self._store.archives.list(tenant or self._tenant, before, page_size(limit))))
 
     alist = awaited(list)
 
     @operation
-    def get(self, archive: str, *, tenant: str | None = None) -> Program[Archive]:
-        """One archive, or ``NotFound``."""
-        found = yield from run(self._store.archives.get(parse_id(archive), tenant or self._tenant))
+    @http("GET /archives/{archive_id}", "read", name="show_archive")
+    def get(self, archive_id: ArchiveId, *, tenant: OfTenant = None) -> Program[Archive]:
+        """Show an archive: its file, its jobs and its seal."""
+        found = yield from run(self._store.archives.get(parse_id(archive_id), tenant or self._tenant))
         if found is None:
-            raise NotFound(f"no archive {archive} in this tenant", code="archive_not_found")
+            raise NotFound(f"no archive {archive_id} in this tenant", code="archive_not_found")
         return found
 
     aget = awaited(get)
 
     @operation
-    def verify(self, archive: str, *, tenant: str | None = None) -> Program[ArchiveCheck]:
-        """Read an archive and check it: the SHA-256 of its file and of its lines, its number of jobs, the files that it
-        refers to, and that the seal it names is still in the chain of the ledger."""
+    @http("POST /archives/{archive_id}/verify", "admin", by_hand=True)
+    def verify(self, archive_id: ArchiveId, *, tenant: OfTenant = None) -> Program[ArchiveCheck]:
+        """Read an archive and check its hashes, its number of jobs, its files and its seal.
+
+        That is: the SHA-256 of its file and of its lines, the files that it refers to, and that the seal it names is
+        still in the chain of the ledger.
+        """
+        found = yield from Archives.get.program(self, archive_id, tenant=tenant)
         files, scope = self._files(), tenant or self._tenant
-        found = yield from self._found(archive, scope)
         problems: list[str] = []
         jobs = 0
 
@@ -89,12 +106,15 @@ class Archives(StoreNamespace):
     averify = awaited(verify)
 
     @operation
-    def read(self, job_id: str, *, tenant: str | None = None) -> Program[Document]:
-        """An archived job: its rows by table, as they were stored; also after it was purged. ``NotFound`` if no archive
-        has it."""
-        files, wanted, scope, skip = self._files(), parse_id(job_id), tenant or self._tenant, 0
+    @http("GET /archives/jobs/{job_id}", "admin", by_hand=True)
+    def read(
+        self, job_id: Annotated[str, Help("Id of the job.", "JOB", longest=100)], *, tenant: OfTenant = None
+    ) -> Program[Document]:
+        """Read an archived job: its rows by table, as they were stored; also after it was purged."""
+        wanted, scope, skip = parse_id(job_id), tenant or self._tenant, 0
 
         def search(archives: _Archives) -> Document | None:
+            files = self._files()
             for archive in archives:
                 with files.file(archive.ref, tenant=archive.tenant) as path:
                     for document in read_documents(archive.id, path):
@@ -110,12 +130,6 @@ class Archives(StoreNamespace):
         raise NotFound(f"no archive of this tenant has job {job_id}", code="archive_not_found")
 
     aread = awaited(read)
-
-    def _found(self, archive: str, scope: str) -> Program[Archive]:
-        found = yield from run(self._store.archives.get(parse_id(archive), scope))
-        if found is None:
-            raise NotFound(f"no archive {archive} in this tenant", code="archive_not_found")
-        return found
 
     def _files(self) -> Artifacts:
         if self._artifacts is None:

@@ -1,21 +1,6 @@
--- Archives: finished jobs as files in the artifact store, before retention removes them (docs/adr/0066). The database cannot
+-- Archives: finished jobs as files in the artifact store, before retention removes them (docs/adr/0040). The database cannot
 -- write files: a process reads the rows, stores the file, and records it. If it dies before, nothing is removed, and the next
 -- process writes the same file again.
-create or replace trigger refuse_update before update on archive for each statement execute function refuse_change();
-create or replace trigger refuse_delete before delete on archive for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on archive for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on archived for each statement execute function refuse_change();
-
--- A job stays in an archive until it is purged; only its archive changes, if it was redriven and ended again.
-create or replace function judge_archived() returns trigger language plpgsql set search_path from current as $$
-begin
-    if exists (select from removed r join job j on j.id = r.job_id) then
-        raise exception 'archived: only a purge removes the archive of a job' using errcode = 'ZH002';
-    end if;
-    return null;
-end $$;
-create or replace trigger judge_delete after delete on archived referencing old table as removed
-    for each statement execute function judge_archived();
 
 -- Of these jobs, the finished ones whose policy wants an archive, that are due under it and not archived.
 create or replace function to_archive(p_jobs uuid[], p_now timestamptz) returns setof job_state
@@ -31,7 +16,6 @@ create or replace function unarchived(after uuid default '00000000-0000-0000-000
 returns table (jobs uuid[], tenants text[], ends timestamptz[], reached uuid, more boolean)
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(unarchived.for_tenant);
@@ -57,9 +41,7 @@ end $$;
 -- are among them.
 create or replace function archive_rows(jobs uuid[], for_tenant text default '*') returns table (id uuid, document text)
 language plpgsql security definer set search_path from current set timezone = 'UTC' set jit = off as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(archive_rows.for_tenant);
+declare v_scope text := enter(archive_rows.for_tenant);
 begin
     return query
     select j.id, json_build_object(
@@ -87,10 +69,8 @@ end $$;
 -- Without a job of this tenant there is no row. If another file was recorded under this id, its jobs are not marked. Records of
 -- files to delete that were made before are removed: the files now belong to an archive.
 create or replace function record_archive(archive uuid, ref text, bytes bigint, jobs uuid[], ends timestamptz[],
-                                          actor text default null, for_tenant text default null)
-returns setof archive
+                                          actor text default null, for_tenant text default null) returns setof archive
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(record_archive.for_tenant, nullif(record_archive.actor, ''));
@@ -103,7 +83,7 @@ begin
            record_archive.jobs[1], record_archive.jobs[cardinality(record_archive.jobs)], l.number, l.digest, actor(), v_now
       from (select 1) one left join (select s.number, s.digest from seal s order by s.number desc limit 1) l on true
     on conflict do nothing;
-    delete from leftover l where l.tenant = v_scope and l.job_id = record_archive.archive;
+    delete from orphaned_file l where l.tenant = v_scope and l.job_id = record_archive.archive;
     insert into archived as d (job_id, tenant, archive_id, finished_at)
     select u.id, v_scope, record_archive.archive, u.finished_at
       from unnest(record_archive.jobs, record_archive.ends) u(id, finished_at)

@@ -7,23 +7,19 @@ from typing import Any
 
 from starlette.responses import Response
 
-from holdfast.features.archives.model import Archive, ArchiveCheck, ArchiveRun, shortened
+from holdfast.features.archives.model import ArchiveCheck, ArchiveRun, shortened
+from holdfast.features.archives.operations import Archives
 from holdfast.features.tokens.model import Scope
+from holdfast.server.derived import routes
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import PAGE, After, Id, Limit, Page, TheApp, allowed, as_json
+from holdfast.server.parameters import Id, TheApp, allowed, as_json
 from holdfast.stores.flow import VALUE, read_slowly
 
 router = Router(prefix="/archives", tags=["archives"])
+derived_router = routes("archives", Archives)  # after the others: /archives/{archive_id}
 
 MOST = 10_000
 """Jobs that one request archives. Workers, or the next request, continue."""
-
-
-@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Archive])
-async def list_archives(app: TheApp, limit: Limit = PAGE, after: After = None) -> Page[Archive]:
-    """List the archives of finished jobs, those with the newest jobs first."""
-    found = await app.archives.alist(before=after, limit=limit + 1)
-    return Page(items=found[:limit], next=found[limit - 1].id if len(found) > limit else None)
 
 
 @router.post("/run", dependencies=[allowed(Scope.ADMIN)], response_model=ArchiveRun)

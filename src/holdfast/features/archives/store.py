@@ -4,46 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import NotFound
 from holdfast.features.archives.model import Archive, Document, Finished, Walk
 from holdfast.stores.codecs import Record, from_micros, micros
-from holdfast.stores.flow import Flow, Row, Rows, Statement, Steps, flow
+from holdfast.stores.flow import Row, Rows, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json
 
 Found = list[Archive]  # inside a class, ``list`` is an operation
-
-
-class ArchiveStore(Protocol):
-    def walk(self, after: str, look: int = 2000, tenant: str = EVERY_TENANT) -> Flow[Walk]:
-        """Read ``look`` jobs after this id; of these, those whose policy wants an archive and that are due."""
-        ...
-
-    def rows(self, jobs: Sequence[str], tenant: str) -> Flow[list[Document]]:
-        """The rows of jobs, by table, as they are stored; only of those that have to be archived now."""
-        ...
-
-    def record(
-        self, archive: str, ref: str, size: int, jobs: Sequence[Finished], actor: str, tenant: str
-    ) -> Flow[Archive]:
-        """Record a stored archive. Jobs that have changed since they were read stay unarchived."""
-        ...
-
-    def list(self, tenant: str, before: str | None = None, limit: int = 50) -> Flow[Found]: ...
-
-    def get(self, archive: str, tenant: str) -> Flow[Archive | None]: ...
-
-    def with_job(self, job_id: str, tenant: str, skip: int = 0) -> Flow[Found]:
-        """The archives that may contain a job, oldest first: a page of them, after ``skip``."""
-        ...
-
-    def seal_digest(self, number: int, tenant: str) -> Flow[str | None]: ...
 
 
 _COLUMNS = Record.columns(Archive, "a.")
@@ -64,6 +38,7 @@ class ArchiveReads(Reader):
     @flow(writes=False)
     def with_job(self, job_id: str, tenant: str, skip: int = 0) -> Steps[Found]:
         # Ids sort by time, and a file has jobs of one day: usually few files contain the range of an id.
+        """The archives that may contain a job, oldest first: a page of them, after ``skip``."""
         between, page = "a.first_job <= :id and a.last_job >= :id", f"limit 100 offset {skip:d}"
         return (yield from self._found(tenant, between, f"a.created_at, a.id {page}", id=parse_id(job_id)))
 
@@ -74,20 +49,20 @@ class ArchiveReads(Reader):
 
     def _found(self, tenant: str, condition: str, order: str, **params: Any) -> Steps[Found]:
         text = f"select {_COLUMNS} from {{archive}} a where {within(tenant, 'a.tenant')} and {condition}"
-        rows = yield from self._query(tenant, f"{text} order by {order}", **params)
-        decode = Record.decoder(Archive, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(Archive, tenant, f"{text} order by {order}", **params))
 
 
 class PostgresArchives(Calls, ArchiveReads):
     @flow(single=True)
     def walk(self, after: str, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Walk]:
+        """Read ``look`` jobs after this id; of these, those whose policy wants an archive and that are due."""
         ((ids, tenants, ends, reached, more),) = yield self._call("unarchived", "%s::uuid, %s, %s", after, look, tenant)
         jobs = [Finished(str(id), whose, at) for id, whose, at in zip(ids, tenants, ends, strict=True)]
         return Walk(jobs, str(reached), more)
 
     @flow(single=True)
     def rows(self, jobs: Sequence[str], tenant: str) -> Steps[list[Document]]:
+        """The rows of jobs, by table, as they are stored; only of those that have to be archived now."""
         rows = yield self._call("archive_rows", "%s::uuid[], %s", list(jobs), tenant)
         return [json.loads(document) for _, document in rows]
 
@@ -95,6 +70,7 @@ class PostgresArchives(Calls, ArchiveReads):
     def record(
         self, archive: str, ref: str, size: int, jobs: Sequence[Finished], actor: str, tenant: str
     ) -> Steps[Archive]:
+        """Record a stored archive. Jobs that have changed since they were read stay unarchived."""
         ids, ends = [job.id for job in jobs], [job.finished_at for job in jobs]
         params = "%s::uuid, %s, %s, %s::uuid[], %s::timestamptz[], %s, %s"
         rows = yield self._call("record_archive", params, archive, ref, size, ids, ends, actor, tenant)
@@ -189,7 +165,7 @@ class SqliteArchives(SqlitePart, ArchiveReads):
         params = {"id": archive, "tenant": tenant, "ref": ref, "bytes": size, "jobs": len(jobs), "actor": actor}
         params |= {"first": jobs[0].id, "last": jobs[-1].id, "ids": ids_json(job.id for job in jobs), "now": now}
         yield Statement(_RECORD, params)
-        yield Statement("DELETE FROM holdfast_leftover WHERE tenant = ? AND job_id = ?", (tenant, archive))
+        yield Statement("DELETE FROM holdfast_orphaned_file WHERE tenant = ? AND job_id = ?", (tenant, archive))
         marks = [(archive, job.id, tenant, micros(job.finished_at), archive, ref) for job in jobs]
         yield Statement(_MARK, marks, many=True)
         rows = yield Statement(

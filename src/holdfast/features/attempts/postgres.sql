@@ -7,9 +7,7 @@
 create or replace function append_log(lease uuid, entries json, for_tenant text default null) returns setof uuid
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
     set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
-declare
-    v_now timestamptz := clock_now();
+declare v_now timestamptz := clock_now();
 begin
     perform act_under(append_log.lease, append_log.for_tenant);
     return query
@@ -27,7 +25,7 @@ begin
     select distinct g.job from given g where not exists (select from held h where h.id = g.job and h.attempt = g.attempt);
 end $$;
 
-create or replace function judge_attempt_log_insert() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_attempt_log_insert() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from added a
                  left join job_state s on s.id = a.job_id and s.tenant = a.tenant and s.attempt = a.attempt and s.state = 'in_progress'
@@ -36,11 +34,11 @@ begin
     end if;
     return null;
 end $$;
-create or replace trigger judge_insert after insert on attempt_log
-    referencing new table as added for each statement execute function judge_attempt_log_insert();
+create or replace trigger guard_insert after insert on attempt_log
+    referencing new table as added for each statement execute function guard_attempt_log_insert();
 
 -- Re-encrypting the same lines with another key is allowed.
-create or replace function judge_attempt_log_update() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_attempt_log_update() returns trigger language plpgsql set search_path from current as $$
 begin
     if (to_jsonb(new) - 'lines' <> to_jsonb(old) - 'lines')
        or not (old.lines like '{"$holdfast":%' and new.lines like '{"$holdfast":%')
@@ -49,15 +47,4 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_update before update on attempt_log for each row execute function judge_attempt_log_update();
-
-create or replace function judge_attempt_log_delete() returns trigger language plpgsql set search_path from current as $$
-begin
-    if exists (select from job_state s join gone g on s.id = g.job_id where s.state <> 'cleaned') then
-        raise exception 'attempt_log: rows are never changed (delete refused)' using errcode = 'ZH002';
-    end if;
-    return null;
-end $$;
-create or replace trigger judge_delete after delete on attempt_log
-    referencing old table as gone for each statement execute function judge_attempt_log_delete();
-create or replace trigger refuse_truncate before truncate on attempt_log for each statement execute function refuse_change();
+create or replace trigger guard_update before update on attempt_log for each row execute function guard_attempt_log_update();

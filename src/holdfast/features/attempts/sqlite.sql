@@ -1,7 +1,6 @@
 -- The log of an attempt is written in parts while the attempt runs and never changed: after the attempt has ended, the
 -- database refuses further parts. Existing parts are checked first, since a REPLACE would not fire the delete trigger.
-DROP TRIGGER IF EXISTS holdfast_judge_attempt_log_insert;
-CREATE TRIGGER holdfast_judge_attempt_log_insert BEFORE INSERT ON holdfast_attempt_log
+CREATE TRIGGER holdfast_guard_attempt_log_insert BEFORE INSERT ON holdfast_attempt_log
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a log is written only while its attempt runs')
      WHERE NOT EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant AND s.attempt = NEW.attempt
@@ -11,8 +10,7 @@ BEGIN
 END;
 
 -- Re-encrypting the same lines with another key is allowed.
-DROP TRIGGER IF EXISTS holdfast_judge_attempt_log_update;
-CREATE TRIGGER holdfast_judge_attempt_log_update BEFORE UPDATE ON holdfast_attempt_log
+CREATE TRIGGER holdfast_guard_attempt_log_update BEFORE UPDATE ON holdfast_attempt_log
 WHEN (OLD.job_id, OLD.tenant, OLD.attempt, OLD.n, OLD.at, OLD.ref) IS NOT (NEW.job_id, NEW.tenant, NEW.attempt, NEW.n, NEW.at, NEW.ref)
      OR OLD.lines NOT LIKE '{"$holdfast":%' OR NEW.lines NOT LIKE '{"$holdfast":%'
      OR NOT coalesce(
@@ -22,11 +20,4 @@ WHEN (OLD.job_id, OLD.tenant, OLD.attempt, OLD.n, OLD.at, OLD.ref) IS NOT (NEW.j
                                                               'sealed', json_extract(NEW.lines, '$."$holdfast".sealed'))), 0)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: log parts are never changed');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_judge_attempt_log_delete;
-CREATE TRIGGER holdfast_judge_attempt_log_delete BEFORE DELETE ON holdfast_attempt_log
-WHEN EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: log parts are never deleted');
 END;

@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.engine.ids import parse_id
 from holdfast.features.attempts.model import LogPart, log_parts_json
 from holdfast.stores.codecs import Record
-from holdfast.stores.flow import Flow, Statement, Steps, flow
+from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
 from holdfast.stores.sqlite.base import SqlitePart, act_under, end_write, ids_json
 
 
-class AttemptStore(Protocol):
-    def append_log(self, lease: str, parts: Sequence[LogPart], tenant: str) -> Flow[list[str]]:
-        """Append parts to the logs of attempts that run under this lease. Writing a part again changes nothing.
-        Returns the jobs whose attempt has ended or is held by another lease."""
-        ...
-
-    def log(self, job_id: str, attempt: int, tenant: str) -> Flow[list[LogPart]]:
-        """The parts of one attempt's log, in order."""
-        ...
-
-
 class AttemptReads(Reader):
     @flow(writes=False)
     def log(self, job_id: str, attempt: int, tenant: str) -> Steps[list[LogPart]]:
+        """The parts of one attempt's log, in order."""
         text = (
             f"select {Record.columns(LogPart, 'l.')} from {{attempt_log}} l"
             f" where l.job_id = :id and l.attempt = :attempt and {within(tenant, 'l.tenant')} order by l.n"
         )
-        rows = yield from self._query(tenant, text, id=parse_id(job_id), attempt=attempt)
-        decode = Record.decoder(LogPart, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(LogPart, tenant, text, id=parse_id(job_id), attempt=attempt))
 
 
 class PostgresAttempts(Calls, AttemptReads):
     @flow(single=True)
     def append_log(self, lease: str, parts: Sequence[LogPart], tenant: str) -> Steps[list[str]]:
+        """Append parts to the logs of attempts that run under this lease. Writing a part again changes nothing.
+        Returns the jobs whose attempt has ended or is held by another lease."""
         rows = yield self._call("append_log", "%s, %s::json, %s", lease, log_parts_json(parts), tenant)
         return [str(row[0]) for row in rows]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from holdfast.errors import InvalidInput
 
@@ -224,8 +224,13 @@ class Anchor:
     number: int
     digest: str
 
+    SHOWN: ClassVar[dict[str, Any]] = {"anchor": str}
+
     def __str__(self) -> str:
         return f"{self.number}:{self.digest}"
+
+    def described(self) -> dict[str, Any]:
+        return {"number": self.number, "digest": self.digest, "anchor": str(self)}
 
     @classmethod
     def of(cls, text: object) -> Anchor:
@@ -237,6 +242,68 @@ class Anchor:
                 code="invalid_anchor",
             )
         return cls(int(match.group(1)), match.group(2))
+
+
+FlawKind = (
+    Literal["edited", "deleted", "inserted", "moved", "backdated", "postdated"]
+    | Literal["missing", "rewritten", "cut", "broken", "forged"]
+)
+Thing = Literal["event", "action", "seal", "payload", "result", "job"]
+MAX_FLAWS = 1000
+"""Flaws that a report lists; more are only counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """One manipulation: ``kind`` is what was done, ``what`` names the sort of row, ``says`` is the message.
+
+    ``number`` is the number of the event, action or seal; for a payload or result that of its enqueue or succeed
+    event; for a job that of its first event, or 0 if it has none.
+    """
+
+    kind: FlawKind
+    what: Thing
+    number: int
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    ok: bool
+    seals: int
+    events: int
+    actions: int
+    purged: int
+    """Events that retention removed, as recorded in the trail."""
+    unsealed: int
+    newest: str | None
+    """The anchor of the newest seal that was checked."""
+    flaws: tuple[Flaw, ...]
+    more: int = 0
+    """The number of flaws that are not listed."""
+
+    def followed_by(self, rest: Report) -> Report:
+        """The report of a chain of which this is the first part."""
+        flaws = (*self.flaws, *rest.flaws)
+        return Report(
+            ok=self.ok and rest.ok,
+            seals=self.seals + rest.seals,
+            events=self.events + rest.events,
+            actions=self.actions + rest.actions,
+            purged=self.purged + rest.purged,
+            unsealed=rest.unsealed,
+            newest=rest.newest or self.newest,
+            flaws=flaws[:MAX_FLAWS],
+            more=self.more + rest.more + max(0, len(flaws) - MAX_FLAWS),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartialReport:
+    """``next`` is the seal to continue with, or None at the end of the chain."""
+
+    report: Report
+    next: int | None
 
 
 class _Pairs(list[tuple[str, Any]]):

@@ -5,27 +5,41 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import IO, Annotated, Final, Literal
 
+from holdfast.engine.declared import Help, Most, http
 from holdfast.engine.job import Event
 from holdfast.engine.names import check_whole, page_size
 from holdfast.engine.operation import Program, awaited, operation
+from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.features.audit.export import block_lines, header_line, read_blocks, read_header
-from holdfast.features.audit.model import Action, Anchor, Seal
+from holdfast.features.audit.model import Action, Anchor, PartialReport, Report, Seal
 from holdfast.features.audit.store import ActionFilter
-from holdfast.features.audit.verification import Check, Report
+from holdfast.features.audit.verification import Check
 from holdfast.stores.codecs import micros
 from holdfast.stores.flow import run
+from holdfast.stores.host_files import open_private
 from holdfast.stores.namespace import StoreNamespace, call
-from holdfast.stores.private_files import open_private
 from holdfast.worker.maintenance import release
 
 Progress = Callable[[int, int], None]
-"""Called after each block with the numbers of seals and events checked so far."""
+"""Called now and then with the numbers of seals and events so far."""
+MOST_SEALS: Final = 1_000
+"""Seals that one part of a verification or an export has."""
+PART_SIZE: Final = 4_000_000
+"""Characters after which a part of an export ends."""
+
+Anchors = Annotated[
+    Sequence[Anchor | str],
+    Help("An anchor printed by `audit anchor`; repeatable.", "ANCHOR", option="--anchor", most=20, wire=list[str]),
+]
+Begin = Annotated[int, Help("Start at this seal.", "SEAL", option="--from", low=1, high=2**62)]
+Seals = Annotated[int, Help("Maximum number of seals.", low=1, high=MOST_SEALS)]
+OnProgress = Annotated[Progress | None, Help("Called after each block.", http=False, cli=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,16 @@ class Witnessed:
     digest: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ExportPart:
+    """Lines of an export. ``next`` is the seal to continue with, or None at the end."""
+
+    text: str
+    seals: int
+    events: int
+    next: int | None
+
+
 _Witnessed = list[Witnessed]
 _Actions = list[Action]
 
@@ -48,8 +72,12 @@ class Audit(StoreNamespace):
     tenant, and need a caller who may act for every tenant."""
 
     @operation
+    @http("POST /audit/seal", "operate", tenant="all", name="seal_audit", result="sealed")
     def seal(self) -> Program[int]:
-        """Seal all events that are not sealed yet. Returns their number."""
+        """Seal all events now. Workers do this every few seconds.
+
+        Returns the number of events and actions.
+        """
         total = 0
         while done := (yield from run(self._store.audit.seal(release()))):
             total += done
@@ -58,8 +86,9 @@ class Audit(StoreNamespace):
     aseal = awaited(seal)
 
     @operation
+    @http("GET /audit/anchor", "read", tenant="all", name="audit_anchor")
     def anchor(self) -> Program[Anchor]:
-        """The newest seal in one line. Keep it where the owner of the database cannot change it."""
+        """Print the newest seal as one line. Store it where the database owner cannot change it."""
         newest = yield from run(self._store.audit.get_seal())
         if newest is None:
             raise NotFound("nothing is sealed yet", code="nothing_sealed", fix="Run a worker, or: holdfast audit seal")
@@ -68,10 +97,9 @@ class Audit(StoreNamespace):
     aanchor = awaited(anchor)
 
     @operation
-    def verify(
-        self, *, anchors: Sequence[Anchor | str] = (), begin: int = 1, progress: Progress | None = None
-    ) -> Program[Report]:
-        """Check the chain block by block from seal ``begin`` on, and report everything that does not fit.
+    @http("GET /audit/verify", "read", tenant="all", by_hand=True)
+    def verify(self, *, begin: Begin = 1, anchors: Anchors = (), progress: OnProgress = None) -> Program[Report]:
+        """Verify the whole chain and report edited, deleted, inserted, moved or truncated events.
 
         ``anchors`` are earlier results of ``anchor``: with one, a chain that was truncated or rebuilt is detected.
         """
@@ -87,26 +115,28 @@ class Audit(StoreNamespace):
     averify = awaited(verify)
 
     @operation
+    @http("GET /audit/verify", "read", tenant="all", name="verify_audit", large=True)
     def verify_some(
-        self, most: int, *, anchors: Sequence[Anchor | str] = (), begin: int = 1
-    ) -> Program[tuple[Report, int | None]]:
-        """The same for at most ``most`` seals. Also returns the seal to continue with, or None at the end. Only anchors
-        of the seals checked count."""
-        check_whole(most, "most")
+        self, *, begin: Begin = 1, seals: Seals = MOST_SEALS, anchors: Anchors = ()
+    ) -> Program[PartialReport]:
+        """Verify the chain from seal ``begin`` on, for a limited number of seals, and report every mismatch. Only
+        anchors of the seals checked count."""
+        check_whole(seals, "seals")
         check = Check((yield from self._before(begin)), _anchors(anchors))
         last = check.start
         while (block := (yield from run(self._store.audit.block(last)))) is not None:
-            if check.seals == most:
-                return check.part(), begin if check.last is None else check.last.number + 1
+            if check.seals == seals:
+                return PartialReport(check.part(), begin if check.last is None else check.last.number + 1)
             check.add(block)
             last = block.seal
-        return check.end((yield from run(self._store.audit.unsealed(check.last)))), None
+        return PartialReport(check.end((yield from run(self._store.audit.unsealed(check.last)))), None)
 
     averify_some = awaited(verify_some)
 
     @operation
-    def get(self, job_id: str) -> Program[_Witnessed]:
-        """The events of a job, each with its seal and whether it still equals what was sealed."""
+    @http("GET /audit/jobs/{job_id}", "read", name="audit_job")
+    def get(self, job_id: Annotated[str, Help("A job's id, or its first characters.", "ID")]) -> Program[_Witnessed]:
+        """Show a job's events with their seals, and whether each is unchanged."""
         events = yield from run(self._store.jobs.history(job_id, self._tenant))
         if not events:
             raise NotFound(f"no job {job_id} in tenant {self._tenant}")
@@ -126,23 +156,27 @@ class Audit(StoreNamespace):
     aget = awaited(get)
 
     @operation
+    @http("GET /audit/actions", "read", name="list_actions", page="seq")
     def actions(
         self,
         *,
-        subject: str | None = None,
-        name: str | None = None,
-        actor: str | None = None,
-        since: datetime | None = None,
-        before: int | None = None,
-        limit: int = 50,
+        subject: Annotated[
+            str | None, Help("Only changes of this subject: limit, agent, schedule, executor, ….", "WORD")
+        ] = None,
+        name: Annotated[str | None, Help("Only changes of the object with this name.", "NAME")] = None,
+        actor: Annotated[str | None, Help("Only changes by this actor.", "NAME")] = None,
+        since: Annotated[datetime | Duration | None, Help("Start time: a time, or 7d for a week ago.")] = None,
+        before: Annotated[int | None, Help("Next page: only changes before this number.", "N", low=1)] = None,
+        limit: Most = 50,
     ) -> Program[_Actions]:
-        """Changes of the configuration, newest first: limits, agents, schedules, executors, votes, …"""
+        """List configuration changes, newest first: who changed what, and when."""
+        earliest = yield from self._earliest(since)
         wanted = ActionFilter(
             tenant=self._tenant,
             subject=subject,
             name=name,
             actor=actor,
-            since=since,
+            since=earliest,
             before=before,
             limit=page_size(limit),
         )
@@ -151,17 +185,24 @@ class Audit(StoreNamespace):
     aactions = awaited(actions)
 
     @operation
+    @http("GET /audit/export", "read", tenant="all", by_hand=True)
     def export(
-        self, to: str | Path, *, since: datetime | None = None, progress: Progress | None = None
+        self,
+        to: Annotated[str | Path, Help("Output file.", "FILE", http=False, cli=False)],
+        *,
+        since: Annotated[
+            datetime | Duration | None, Help("Only what was sealed since this time; default: everything.")
+        ] = None,
+        progress: OnProgress = None,
     ) -> Program[int]:
-        """Write all blocks sealed since then to a file of JSON lines, which ``verify_file`` checks without a database.
-        Returns the number of blocks."""
-        start = None if since is None else (yield from self._before((yield from self._first_since(since))))
+        """Export events, actions and seals to a JSON lines file that `audit verify --file` can check.
+
+        Returns the number of blocks. ``verify_file`` checks the file without a database.
+        """
+        last = yield from self._before((yield from self._first(since)))
         report, count, events = _checked(progress), 0, 0
-        # Readable by its owner only: it contains the ledger of every tenant. An existing file keeps its mode.
-        with open_private(_path(to), "w", encoding="utf-8") as file:
-            file.write(header_line(start))
-            last = start
+        with export_file(to) as file:
+            file.write(header_line(last))
             while (block := (yield from run(self._store.audit.block(last)))) is not None:
                 yield from call(partial(file.writelines, block_lines(block)))
                 last = block.seal
@@ -170,6 +211,39 @@ class Audit(StoreNamespace):
         return count
 
     aexport = awaited(export)
+
+    @operation
+    @http("GET /audit/export", "read", tenant="all", name="export_audit", large=True)
+    def export_some(
+        self,
+        *,
+        since: Annotated[datetime | Duration | None, Help("Only what was sealed since this time.")] = None,
+        begin: Annotated[int | None, Help("`next` of the part before; default: the first part.", low=1)] = None,
+        seals: Seals = MOST_SEALS,
+    ) -> Program[ExportPart]:
+        """Export events, actions and seals as JSON lines, for a limited number of seals."""
+        last = yield from self._before(begin or (yield from self._first(since)))
+        text, count, events = "" if begin is not None else header_line(last), 0, 0
+        while (block := (yield from run(self._store.audit.block(last)))) is not None:
+            text += "".join(block_lines(block))
+            last = block.seal
+            count, events = count + 1, events + block.seal.event_count
+            if count == seals or len(text) > PART_SIZE:
+                return ExportPart(text, count, events, last.number + 1)
+        return ExportPart(text, count, events, None)
+
+    aexport_some = awaited(export_some)
+
+    def _first(self, since: datetime | Duration | None) -> Program[int]:
+        earliest = yield from self._earliest(since)
+        return 1 if earliest is None else (yield from self._first_since(earliest))
+
+    def _earliest(self, since: datetime | Duration | None) -> Program[datetime | None]:
+        """The time; a duration counts back from now."""
+        if since is None or isinstance(since, datetime):
+            return since
+        now = yield from run(self._store.clock.now())
+        return now - timedelta(seconds=seconds(since, "since"))
 
     def _before(self, number: int) -> Program[Seal | None]:
         """The seal before this one, where a check starts."""
@@ -208,10 +282,12 @@ def _checked(progress: object) -> Progress:
     return progress
 
 
-def _path(to: object) -> Path:
+def export_file(to: object) -> IO[str]:
+    """Open a file that only its owner may read: it contains the ledger of every tenant. An existing file keeps its
+    mode."""
     if not isinstance(to, str | os.PathLike):
         raise InvalidInput(f"to must be a file path, not {type(to).__name__}", code="invalid_input")
-    return Path(to)
+    return open_private(Path(to), "w", encoding="utf-8")
 
 
 def verify_file(path: str | Path, anchors: Sequence[Anchor | str] = (), progress: Progress | None = None) -> Report:

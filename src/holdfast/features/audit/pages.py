@@ -8,10 +8,10 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast.app.internals import session_of
 from holdfast.errors import Conflict
-from holdfast.features.audit.model import Anchor
+from holdfast.features.audit.model import Anchor, Report
 from holdfast.features.audit.store import ActionFilter, EventFilter
-from holdfast.features.audit.verification import Report
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
 from holdfast.server.pages import (
@@ -33,7 +33,7 @@ _verifying = asyncio.Lock()
 
 
 async def index(request: Request) -> Response:
-    query, client = request.query_params, the_app(request)._session
+    query, client = request.query_params, session_of(the_app(request))
     show = choice_field(query, "show", ("actions", "events"))
     before = integer_field(query, "before", 1, 2**62)
     actor, event_type, since = (
@@ -106,7 +106,7 @@ async def _anchor(request: Request) -> Anchor | None:
     """The newest seal, if the caller may act for every tenant."""
     if not identity_of(request).operates_all:
         return None
-    client = the_app(request)._session
+    client = session_of(the_app(request))
     newest = await client.arun(client.store.audit.get_seal())
     return None if newest is None else Anchor(newest.number, newest.digest)
 

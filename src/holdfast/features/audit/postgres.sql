@@ -28,29 +28,29 @@ return sha256(convert_to(
     || audit_field(a.changed::text) || audit_field(a.first_seq::text) || audit_field(a.last_seq::text)
     || audit_field(a.xid::text), 'UTF8'));
 
-create or replace trigger refuse_update before update on action for each statement execute function refuse_change();
-create or replace trigger refuse_delete before delete on action for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on action for each statement execute function refuse_change();
-create or replace trigger refuse_update before update on seal for each statement execute function refuse_change();
-create or replace trigger refuse_delete before delete on seal for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on seal for each statement execute function refuse_change();
-
 -- An action cannot be written in another actor's name or with another time.
-create or replace function judge_action() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_action() returns trigger language plpgsql set search_path from current as $$
 begin
-    if new.actor is distinct from actor() or new.xid <> pg_current_xact_id()::text::bigint
+    if new.actor is distinct from actor() or new.xid <> pg_current_xact_id()::text::bigint + current_base()
        -- An action written by a trigger has the current time, even if the clock is shifted meanwhile, as tests do.
        or pg_trigger_depth() < 2 and abs(extract(epoch from new.at - clock_now())) > 60 then
         raise exception 'action: must be written by its actor at the current time' using errcode = 'ZH002';
     end if;
     return new;
 end $$;
-create or replace trigger judge_insert before insert on action for each row execute function judge_action();
+create or replace trigger guard_insert before insert on action for each row execute function guard_action();
+
+-- A change of a setting may give maintenance something to do.
+create or replace function on_action() returns trigger language plpgsql set search_path from current as $$
+begin
+    perform announce_upkeep();
+    return null;
+end $$;
+create or replace trigger on_insert after insert on action for each statement execute function on_action();
 
 -- A seal continues the chain. Two concurrent sealers produce one seal.
-create or replace function judge_seal() returns trigger language plpgsql set search_path from current as $$
-declare
-    v_last record;
+create or replace function guard_seal() returns trigger language plpgsql set search_path from current as $$
+declare v_last record;
 begin
     select s.number, s.digest into v_last from seal s order by s.number desc limit 1;
     if new.number <> coalesce(v_last.number, 0) + 1 or new.previous <> coalesce(v_last.digest, repeat('0', 64)) then
@@ -58,7 +58,7 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_insert before insert on seal for each row execute function judge_seal();
+create or replace trigger guard_insert before insert on seal for each row execute function guard_seal();
 
 create or replace function note_action(p_tenant text, p_type text, p_subject text, p_name text, p_changed jsonb default null,
                                        p_first bigint default null, p_last bigint default null) returns void
@@ -108,13 +108,13 @@ begin
     select jsonb_object_agg(c.name, c.says) into v_changed from (
         select n.name,
                case when tg_op <> 'UPDATE' then v_row -> n.name
-                    when n.told then jsonb_build_array(v_old -> n.name, v_new -> n.name)
+                    when n.with_value then jsonb_build_array(v_old -> n.name, v_new -> n.name)
                     else '"changed"' end as says
-          from (select unnest(string_to_array(tg_argv[2], ' ')) as name, true as told
+          from (select unnest(string_to_array(tg_argv[2], ' ')) as name, true as with_value
                 union all select unnest(string_to_array(tg_argv[3], ' ')), false) n
          where n.name <> '' and (tg_nargs > 4 or n.name not like E'%\\_at')
            and case when tg_op = 'UPDATE' then v_old -> n.name is distinct from v_new -> n.name
-                    else n.told and v_row ->> n.name is not null end) c;
+                    else n.with_value and v_row ->> n.name is not null end) c;
     if v_row ->> 'tenant' is null then   -- a table with one row, which a session without a tenant may change too
         perform set_config('holdfast.tenant', '*', true);
     end if;
@@ -128,7 +128,7 @@ end $$;
 -- Trigger function for columns that never change. Its arguments are the name of the subject and the columns.
 create or replace function keep_fixed() returns trigger language plpgsql as $$
 begin
-    raise exception '%: % cannot change', tg_argv[0], replace(tg_argv[1], ' ', ', ') using errcode = 'ZH002';
+    raise exception '%: % cannot change', tg_table_name, replace(tg_argv[0], ' ', ', ') using errcode = 'ZH002';
 end $$;
 
 -- Seal a block of committed ledger events, hashed together with the previous block. Any worker may seal; there is no leader. If
@@ -137,13 +137,12 @@ end $$;
 --
 -- Every event up to `floor` that `snapshot` sees is sealed. New events are those above the floor, and those below it whose
 -- transaction the snapshot did not see: an event that commits late goes into a later block and is never left out. One
--- statement reads the events together with the snapshot it uses, so that no event can fall between two blocks (docs/adr/0003,
--- 0022). One plan per connection: planning the digests takes as long as computing a thousand of them, and a custom plan is no
+-- statement reads the events together with the snapshot it uses, so that no event can fall between two blocks (docs/adr/0002,
+-- 0020). One plan per connection: planning the digests takes as long as computing a thousand of them, and a custom plan is no
 -- better.
 create or replace function seal_ledger(version text, want integer default 2000) returns integer
 language plpgsql security definer set search_path from current set enable_seqscan = off set jit = off set lock_timeout = '2s'
 set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
 declare
     v_scope  text := enter('*', 'sealer');
     v_last   seal%rowtype;
@@ -158,7 +157,7 @@ begin
     begin
         lock table lock_seal in exclusive mode;
     exception when lock_not_available then
-        raise exception 'the ledger cannot be sealed: %', coalesce((select string_agg(holder_says(h.pid, h.role, h.application), ', ')
+        raise exception 'the ledger cannot be sealed: %', coalesce((select string_agg(holder_message(h.pid, h.role, h.application), ', ')
                 from lock_holders() h where h.locked = 'lock_seal'), 'a transaction') || ' holds its lock'
             using errcode = 'ZH070', hint = 'End that transaction: select pg_terminate_backend(…).';
     end;
@@ -172,12 +171,6 @@ begin
     end if;
     v_new.base := v_last.base;
     v_past := v_last.snapshot::pg_snapshot;
-    if pg_snapshot_xmax(v_past) > pg_snapshot_xmax(pg_current_snapshot()) then
-        -- A restored server counts its transactions from the start again: earlier events are sealed or lost, and their
-        -- transaction ids mean nothing here.
-        v_new.base := v_last.floor;
-        v_past := null;
-    end if;
     if v_past is not null then
         select array_agg(x::text::bigint) into v_open from pg_snapshot_xip(v_past) x;
         v_above := pg_snapshot_xmax(v_past)::text::bigint;
@@ -210,13 +203,13 @@ begin
           where a.seq > v_last.action_floor order by a.seq limit seal_ledger.want)
         union all
         (select a.seq, action_digest(a) from action a
-          where v_new.base = v_last.base and (a.xid = any (v_open) or a.xid >= v_above) and a.seq + 0 <= v_last.action_floor)
+          where (a.xid = any (v_open) or a.xid >= v_above) and a.seq + 0 <= v_last.action_floor)
     )
     select coalesce(string_agg(int8send(f.seq) || f.digest, '' order by f.seq), ''), count(*)::integer,
            min(f.seq), max(f.seq), greatest(v_last.floor, max(f.seq)),
            (select coalesce(string_agg(int8send(d.seq) || d.digest, '' order by d.seq), '') from done d),
            (select count(*)::integer from done d), greatest(v_last.action_floor, (select max(d.seq) from done d)),
-           pg_current_snapshot()::text,
+           ledger_snapshot()::text,
            (select coalesce(string_agg(b.leaf, '' order by b.seq), '') from brought b),
            (count(*) filter (where f.seq > v_last.floor) >= seal_ledger.want)::integer
       into v_new.events, v_new.event_count, v_new.first_seq, v_new.last_seq, v_new.floor,
@@ -230,7 +223,7 @@ begin
     v_new.tenant := '*';
     v_new.previous := v_last.digest;
     v_new.version := seal_ledger.version;
-    v_new.xid := pg_current_xact_id()::text::bigint;
+    v_new.xid := pg_current_xact_id()::text::bigint + current_base();
     v_new.sealed_at := clock_now();   -- after the id: a seal with a greater id has a later time
     v_new.digest := encode(sha256(convert_to(
         '4:seal' || audit_field(v_new.number::text) || audit_field(v_new.previous) || audit_field(v_new.event_count::text)
@@ -249,7 +242,6 @@ end $$;
 create or replace function seals_of(job_id uuid, for_tenant text default null)
 returns table (seq bigint, seal bigint, sealed_at timestamptz, digest text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_scope text := enter(seals_of.for_tenant);
     v_seqs  bigint[];
@@ -265,8 +257,7 @@ begin
 end $$;
 
 -- Position of this number in a block's sorted list of numbers and digests, from 1; 0 if it is not there.
-create or replace function sealed_place(p_events bytea, p_seq bigint) returns integer
-language plpgsql immutable as $$
+create or replace function sealed_place(p_events bytea, p_seq bigint) returns integer language plpgsql immutable as $$
 declare
     v_low  integer := 0;
     v_high integer := octet_length(p_events) / 40 - 1;
@@ -292,10 +283,8 @@ end $$;
 -- chain can be verified without them, and for each job the event that records its cleaning: verification compares that event
 -- with its seal. One action per tenant, with the number through which consumers that store their own cursor must have read
 -- (`events_gone`). Returns the number of events.
-create or replace function record_removed(p_jobs uuid[]) returns integer
-language plpgsql set search_path from current as $$
-declare
-    v_count integer;
+create or replace function record_removed(p_jobs uuid[]) returns integer language plpgsql set search_path from current as $$
+declare v_count integer;
 begin
     with numbers as (
         select e.tenant, e.seq, e.type, e.job_id, e.seq - row_number() over (partition by e.tenant order by e.seq) as island
@@ -310,12 +299,12 @@ begin
           from ranges r group by r.tenant
     ), cleaned as (
         select e.tenant, count(distinct e.job_id) as jobs, jsonb_object_agg(e.job_id::text, jsonb_build_array(
-                   e.seq, e.kind, e.from_state, e.attempt, (extract(epoch from e.at) * 1000000)::bigint, e.actor, e.meta::text, e.xid)) as told
+                   e.seq, e.kind, e.from_state, e.attempt, (extract(epoch from e.at) * 1000000)::bigint, e.actor, e.meta::text, e.xid)) as digests
           from event e where e.job_id = any (p_jobs) and e.type = 'clean' group by e.tenant
     ), written as (
         insert into action (tenant, at, actor, type, subject, name, changed, first_seq, last_seq)
         select n.tenant, clock_now(), actor(), 'purge', 'ledger', c.jobs || ' jobs',
-               jsonb_build_object('events', n.events, 'count', n.many, 'through', n.through, 'jobs', c.told), n.low, n.high
+               jsonb_build_object('events', n.events, 'count', n.many, 'through', n.through, 'jobs', c.digests), n.low, n.high
           from noted n join cleaned c on c.tenant = n.tenant)
     select sum(n.many)::integer into v_count from noted n;
     return coalesce(v_count, 0);
@@ -323,15 +312,13 @@ end $$;
 
 -- Return the payloads of the jobs that these events enqueued, for a verifier that may read every tenant's events but no
 -- payloads.
-create or replace function brought_payloads(numbers bigint[]) returns table (seq bigint, job_id uuid, state text, payload text, replaced text)
+create or replace function enqueued_payloads(numbers bigint[]) returns table (seq bigint, job_id uuid, state text, payload text, replaced text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter('*');
+declare v_scope text := enter('*');
 begin
     return query
     select e.seq, e.job_id, s.state::text, j.payload::text,
            (select r.meta::text from event r where r.job_id = e.job_id and r.type = 'replace' order by r.seq desc limit 1)
       from event e left join job j on j.id = e.job_id left join job_state s on s.id = e.job_id
-     where e.type = 'enqueue' and e.seq = any (brought_payloads.numbers);
+     where e.type = 'enqueue' and e.seq = any (enqueued_payloads.numbers);
 end $$;

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
 
@@ -30,7 +30,7 @@ from holdfast.features.audit.model import (
 )
 from holdfast.features.audit.verification import Block, Content, Proof, Stray, Tail, Trail
 from holdfast.stores.codecs import Record
-from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
+from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.job_reads import EVENT_COLUMNS, Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
@@ -69,40 +69,6 @@ class EventPage:
 
     events: list[Event]
     before: int | None
-
-
-class AuditStore(Protocol):
-    """One chain for the whole database. All operations but ``sealed`` and ``actions`` need a caller who may act for
-    every tenant."""
-
-    def seal(self, version: str, want: int = 2000) -> Flow[int]:
-        """Seal the next block. Returns the number of rows in it; also 0 while another process is sealing."""
-        ...
-
-    def get_seal(self, number: int | None = None) -> Flow[Seal | None]:
-        """The seal with this number, or the newest."""
-        ...
-
-    def block(self, after: Seal | None) -> Flow[Block | None]:
-        """The next seal with the rows of its range; None at the end of the chain."""
-        ...
-
-    def unsealed(self, after: Seal | None) -> Flow[Tail]:
-        """The rows after this seal that are not sealed yet, and rows that belong to no job."""
-        ...
-
-    def sealed(self, job_id: str, tenant: str) -> Flow[list[Sealed]]:
-        """The sealed events of a job."""
-        ...
-
-    def fingerprints(self, job_id: str, tenant: str) -> Flow[dict[int, str]]:
-        """The current digests of a job's events, by number."""
-        ...
-
-    def actions(self, wanted: ActionFilter) -> Flow[list[Action]]: ...
-    def recent_events(self, wanted: EventFilter) -> Flow[EventPage]:
-        """A page of the ledger. It reads at most ``EVENTS_SCANNED`` numbers, even if few of them match."""
-        ...
 
 
 EVERY = "*"
@@ -166,12 +132,14 @@ class AuditReads(Reader):
 
     @flow(writes=False)
     def get_seal(self, number: int | None = None) -> Steps[Seal | None]:
+        """The seal with this number, or the newest."""
         which = "1 = 1" if number is None else "s.number = :number"
         return (yield from self._seal(f"where {which} order by s.number desc limit 1", number=number))
 
     @flow(writes=False)
     def block(self, after: Seal | None) -> Steps[Block | None]:
         # Numbers begin at 1. The first block starts below, so that it includes inserted rows with lower numbers.
+        """The next seal with the rows of its range; None at the end of the chain."""
         start = (0, LOWEST, LOWEST) if after is None else (after.number, after.floor, after.action_floor)
         number, floor, action_floor = start
         seal = yield from self._seal("where s.number > :number order by s.number limit 1", number=number)
@@ -193,6 +161,7 @@ class AuditReads(Reader):
 
     @flow(writes=False)
     def unsealed(self, after: Seal | None) -> Steps[Tail]:
+        """The rows after this seal that are not sealed yet, and rows that belong to no job."""
         text = (
             "select (select count(*) from {event} where seq > :floor)"
             " + (select count(*) from {action} where seq > :action_floor)"
@@ -215,6 +184,7 @@ class AuditReads(Reader):
 
     @flow(writes=False)
     def fingerprints(self, job_id: str, tenant: str) -> Steps[dict[int, str]]:
+        """The current digests of a job's events, by number."""
         text = (
             f"select {self._event_fields} from {{event}} e"
             f" where e.job_id = :id and {within(tenant, 'e.tenant')} order by e.seq"
@@ -232,12 +202,11 @@ class AuditReads(Reader):
             f"select {Record.columns(Action, 'a.')} from {{action}} a where {' and '.join(conditions)}"
             f" order by a.seq desc limit {max(1, min(wanted.limit, 1000)):d}"
         )
-        rows = yield from self._query(wanted.tenant, text, **params)
-        decode = Record.decoder(Action, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(Action, wanted.tenant, text, **params))
 
     @flow(writes=False)
     def recent_events(self, wanted: EventFilter) -> Steps[EventPage]:
+        """A page of the ledger. It reads at most ``EVENTS_SCANNED`` numbers, even if few of them match."""
         rows = yield from self._query(wanted.tenant, self._newest)
         high = min(wanted.before or 2**62, int(rows[0][0] or 0) + 1)
         low = max(0, high - EVENTS_SCANNED)
@@ -413,16 +382,14 @@ class PostgresAudit(Calls, AuditReads):
         rows = yield from self._query(EVERY, text)
         if rows[0][0]:
             return PAYLOADS + self._among
-        return "select b.seq, b.job_id, b.state, b.payload, b.replaced from {brought_payloads}(:late::bigint[]) b"
+        return "select b.seq, b.job_id, b.state, b.payload, b.replaced from {enqueued_payloads}(:late::bigint[]) b"
 
     @flow(single=True)
     def seal(self, version: str, want: int = 2000) -> Steps[int]:
-        rows = yield Statement(f"select {self.dialect.schema}seal_ledger(%s, %s)", (version, want))
-        return int(rows[0][0])
+        """Seal the next block. Returns the number of rows in it; also 0 while another process is sealing."""
+        return (yield from self._number("seal_ledger", "%s, %s", version, want))
 
     @flow(single=True, writes=False)
     def sealed(self, job_id: str, tenant: str) -> Steps[list[Sealed]]:
-        text = f"select {Record.columns(Sealed)} from {self.dialect.schema}seals_of(%s, %s)"
-        rows = yield Statement(text, (parse_id(job_id), tenant))
-        decode = Record.decoder(Sealed, self.dialect.codec)
-        return [decode(row) for row in rows]
+        """The sealed events of a job."""
+        return (yield from self._call_as(Sealed, "seals_of", "%s, %s", parse_id(job_id), tenant))

@@ -16,11 +16,16 @@ from typing import Literal
 from holdfast.engine.states import State, Step, replay
 from holdfast.features.audit.model import (
     GENESIS,
+    MAX_FLAWS,
     Anchor,
+    Flaw,
+    FlawKind,
     Item,
     Purged,
     Ranges,
+    Report,
     Seal,
+    Thing,
     announced_events,
     content_digest,
     digest_of,
@@ -29,33 +34,12 @@ from holdfast.features.audit.model import (
 )
 
 What = Literal["event", "action"]
-FlawKind = (
-    Literal["edited", "deleted", "inserted", "moved", "backdated", "postdated"]
-    | Literal["missing", "rewritten", "cut", "broken", "forged"]
-)
-Thing = Literal["event", "action", "seal", "payload", "result", "job"]
 
 _HEX = re.compile(r"[0-9a-f]{64}")
-MAX_FLAWS = 1000
-"""Flaws that a report lists; more are only counted."""
 MAX_MOVES_COMPARED = 200
 """Rows and digests that are compared with each other to detect renumbered rows."""
 CLOCK_TOLERANCE = 300_000_000
 """Microseconds by which a clock may have gone back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flaw:
-    """One manipulation: ``kind`` is what was done, ``what`` names the sort of row, ``says`` is the message.
-
-    ``number`` is the number of the event, action or seal; for a payload or result that of its enqueue or succeed
-    event; for a job that of its first event, or 0 if it has none.
-    """
-
-    kind: FlawKind
-    what: Thing
-    number: int
-    says: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +113,6 @@ class Block:
     contents: Sequence[Content] = ()
     proofs: Mapping[int, Proof] | None = None
     """By the number of the action; None if there is no database to query."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    ok: bool
-    seals: int
-    events: int
-    actions: int
-    purged: int
-    """Events that retention removed, as recorded in the trail."""
-    unsealed: int
-    newest: str | None
-    """The anchor of the newest seal that was checked."""
-    flaws: tuple[Flaw, ...]
-    more: int = 0
-    """The number of flaws that are not listed."""
 
 
 @dataclass
@@ -257,9 +225,8 @@ class Check:
         return Report(not flaws, *checked, unsealed, newest_seal, flaws, self._more)
 
     def part(self) -> Report:
-        """The report of a check that stops early. Missing rows and anchors do not count: later blocks may contain
-        them."""
-        self._gone.clear()
+        """The report of a check of the database that stops early. Rows that are in no seal so far and anchors do not
+        count: later blocks may contain them. Missing rows do: a block has the purges that explain them."""
         self._extra.clear()
         self._anchored.clear()
         return self.end()

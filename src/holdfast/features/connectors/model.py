@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, TypedDict
+from typing import Annotated, Any, Final, TypedDict
 
+from holdfast.engine.declared import Help
 from holdfast.engine.hints import check_options
 from holdfast.engine.names import check_name
 from holdfast.engine.redaction import HIDDEN, Redactor, hide_shapes
@@ -50,15 +51,33 @@ class Connector:
 
 
 class ConnectorOptions(TypedDict, total=False):
-    """``hosts``: names such as ``*.example.com``, optionally with a port. ``headers``: text, or ``{"secret": NAME}``
-    with an optional ``prefix``. ``secrets``: names. ``timeout`` and ``max_bytes`` lower the defaults."""
+    """An option that is not given keeps its value. ``timeout`` and ``max_bytes`` lower the defaults."""
 
-    hosts: list[str]
-    headers: dict[str, Any]
-    secrets: list[str]
-    timeout: Duration | None
-    max_bytes: Size | None
-    enabled: bool
+    hosts: Annotated[
+        list[str],
+        Help(
+            "An allowed host: api.example.com, *.example.com, with :port if needed; repeatable.",
+            "HOST",
+            option="--host",
+            most=MOST,
+        ),
+    ]
+    headers: Annotated[
+        dict[str, Any],
+        Help(
+            'Headers to send with each request: text, or {"secret": NAME} with an optional "prefix".',
+            most=MOST,
+            cli=False,
+        ),
+    ]
+    secrets: Annotated[
+        list[str], Help("Name of a secret that jobs may use; repeatable.", "SECRET", option="--secret", most=MOST)
+    ]
+    timeout: Annotated[Duration | None, Help("Request timeout: 10s.", clear=True)]
+    max_bytes: Annotated[
+        Size | None, Help("Maximum response size.", "SIZE", low=1, high=LARGEST, longest=50, clear=True)
+    ]
+    enabled: Annotated[bool, Help("Enable or disable the connector.", option="--enabled/--disabled")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, Any, Unpack
 
+from holdfast.engine.declared import Help, http
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
@@ -15,21 +16,34 @@ from holdfast.stores.port import Caller
 
 _Connectors = list[Connector]  # inside the class, `list` is an operation
 
+Name = Annotated[str, Help("The connector's name: http.request.", "CONNECTOR")]
+_EXAMPLE: dict[str, Any] = {
+    "hosts": ["api.example.com"],
+    "secrets": ["RATES_TOKEN"],
+    "headers": {"Authorization": {"secret": "RATES_TOKEN", "prefix": "Bearer "}},
+    "timeout": "10s",
+}
+
 
 class Connectors(StoreNamespace):
     """Settings of the built-in kinds that send requests, per tenant."""
 
     @operation
-    def set(self, name: str, **options: Unpack[ConnectorOptions]) -> Program[Connector]:
-        """Set a connector: ``app.connectors.set("http.request", hosts=["api.example.com"], secrets=["RATES_TOKEN"])``.
-        An option that is not given keeps its value. Applies to jobs that start afterwards."""
+    @http("PUT /connectors/{name}", "admin", tenant="one", example=_EXAMPLE)
+    def set(self, name: Name, **options: Unpack[ConnectorOptions]) -> Program[Connector]:
+        """Set what a connector may reach. An option that is not given keeps its value. Applies to jobs that start
+        afterwards.
+
+        ``app.connectors.set("http.request", hosts=["api.example.com"], secrets=["RATES_TOKEN"])``
+        """
         return (yield from run(_update(self._caller, check_name(name, "connector"), options, self._one_tenant())))
 
     aset = awaited(set)
 
     @operation
-    def get(self, name: str) -> Program[Connector]:
-        """The settings of one connector; ``NotFound`` if there are none."""
+    @http("GET /connectors/{name}", "read")
+    def get(self, name: Name) -> Program[Connector]:
+        """Show the settings of one connector."""
         connector = yield from run(self._store.connectors.get(check_name(name, "connector"), self._one_tenant()))
         if connector is None:
             raise _missing(name)
@@ -38,15 +52,17 @@ class Connectors(StoreNamespace):
     aget = awaited(get)
 
     @operation
+    @http("GET /connectors", "read")
     def list(self) -> Program[_Connectors]:
-        """All settings of this tenant."""
+        """List the connector settings by name."""
         return (yield from run(self._store.connectors.list(self._tenant)))
 
     alist = awaited(list)
 
     @operation
-    def remove(self, name: str) -> Program[None]:
-        """Remove the settings. Only the policy of the workers' operator applies then."""
+    @http("DELETE /connectors/{name}", "admin", tenant="one")
+    def remove(self, name: Name) -> Program[None]:
+        """Remove a connector's settings. Its jobs are rejected from then on."""
         removed = self._store.connectors.remove(check_name(name, "connector"), self._actor, self._one_tenant())
         if not (yield from run(removed)):
             raise _missing(name)

@@ -1,14 +1,9 @@
 -- Connector settings. They belong to one tenant and contain names of secrets, never the secrets: values that look like a
 -- secret are refused for every writer.
 
-create or replace function judge_connector() returns trigger language plpgsql set search_path from current as $$
-declare
-    v_header text;
+create or replace function guard_connector() returns trigger language plpgsql set search_path from current as $$
+declare v_header text;
 begin
-    if tg_op = 'UPDATE' and (old.tenant <> new.tenant or old.name <> new.name) then
-        raise exception 'connector %: tenant and name cannot change', old.name
-            using errcode = 'ZH002', hint = 'Remove it and set another one.';
-    end if;
     select h.key into v_header from jsonb_each(new.headers) h
      where case jsonb_typeof(h.value)
                when 'string' then h.key ~* '(auth|cookie|token|secret|passw|credential|key)'
@@ -32,19 +27,15 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_connector before insert or update on connector for each row execute function judge_connector();
-create or replace trigger refuse_truncate before truncate on connector for each statement execute function refuse_change();
+create or replace trigger guard_connector before insert or update on connector for each row execute function guard_connector();
 
 -- Create or replace a connector's settings, and return its row. `secrets` are names of secrets; values that look like a secret
 -- are refused.
 create or replace function set_connector(name text, hosts text[] default '{}', headers jsonb default '{}', secrets text[] default '{}',
                                          timeout float8 default null, max_bytes integer default null, enabled boolean default true,
-                                         actor text default null, for_tenant text default null)
-returns setof connector
+                                         actor text default null, for_tenant text default null) returns setof connector
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(set_connector.for_tenant, set_connector.actor);
+declare v_scope text := enter(set_connector.for_tenant, set_connector.actor);
 begin
     insert into connector as c (tenant, name, enabled, hosts, headers, secrets, timeout, max_bytes, set_by, created_at, updated_at)
     values (v_scope, set_connector.name, set_connector.enabled, set_connector.hosts, set_connector.headers, set_connector.secrets,
@@ -58,9 +49,7 @@ end $$;
 -- Delete a connector. Returns false if it does not exist.
 create or replace function remove_connector(name text, actor text default null, for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(remove_connector.for_tenant, remove_connector.actor);
+declare v_scope text := enter(remove_connector.for_tenant, remove_connector.actor);
 begin
     delete from connector c where c.tenant = v_scope and c.name = remove_connector.name;
     return found;

@@ -22,8 +22,7 @@ from holdfast.engine.job import Claim
 from holdfast.engine.payload import safe_text
 from holdfast.errors import HoldfastError
 from holdfast.stores.artifacts import Artifacts
-from holdfast.stores.host_files import reference_to
-from holdfast.stores.private_files import make_private, open_private
+from holdfast.stores.host_files import make_private, open_private, reference_to
 
 MOST_ARTIFACTS = 100
 NAME_LIMIT = 500

@@ -29,7 +29,7 @@ from holdfast.context import AnyContext, Context, SyncContext
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Reject
 from holdfast.errors import InvalidArguments, InvalidSetting
-from holdfast.stores.private_files import open_private
+from holdfast.stores.host_files import open_private
 
 Row = Mapping[str, Any] | Sequence[Any]
 

@@ -1,5 +1,4 @@
 -- Connector settings contain names of secrets, never the secrets: values that look like a secret are refused for every writer.
-DROP VIEW IF EXISTS holdfast_connector_flaw;
 CREATE VIEW holdfast_connector_flaw AS
 SELECT c.tenant, c.name
   FROM holdfast_connector c, json_each(c.headers) h
@@ -22,18 +21,14 @@ SELECT c.tenant, c.name
   FROM holdfast_connector c
  WHERE c.hosts = '[]' AND (c.secrets <> '[]' OR EXISTS (SELECT 1 FROM json_each(c.headers) h WHERE h.type = 'object'));
 
-DROP TRIGGER IF EXISTS holdfast_judge_connector_insert;
-CREATE TRIGGER holdfast_judge_connector_insert AFTER INSERT ON holdfast_connector
+CREATE TRIGGER holdfast_guard_connector_insert AFTER INSERT ON holdfast_connector
 BEGIN
     SELECT RAISE(ABORT, 'secret in settings: a header or the list contains a secret; use its name')
       FROM holdfast_connector_flaw f WHERE f.tenant = NEW.tenant AND f.name = NEW.name;
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_connector_update;
-CREATE TRIGGER holdfast_judge_connector_update AFTER UPDATE ON holdfast_connector
+CREATE TRIGGER holdfast_guard_connector_update AFTER UPDATE ON holdfast_connector
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: tenant and name of a connector cannot change')
-     WHERE OLD.tenant <> NEW.tenant OR OLD.name <> NEW.name;
     SELECT RAISE(ABORT, 'secret in settings: a header or the list contains a secret; use its name')
       FROM holdfast_connector_flaw f WHERE f.tenant = NEW.tenant AND f.name = NEW.name;
 END;

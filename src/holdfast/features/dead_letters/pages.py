@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from holdfast.app.internals import session_of
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Job
 from holdfast.engine.states import State
@@ -59,7 +60,7 @@ async def group(request: Request) -> Response:
     app, before = the_app(request), text_field(request.query_params, "before", 50)
     result = await _group(request)
     jobs = await app.dead_letters.ajobs(result.fingerprint, limit=PAGE + 1, before=before)
-    client = app._session
+    client = session_of(app)
     sample = await client.arun(client.store.jobs.get(result.sample_job, client.tenant))  # may be purged
     running = [
         operation

@@ -16,7 +16,7 @@ from holdfast.stores.codecs import Record, in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.requests import JobFilter
 from holdfast.stores.sqlite.admission import halted
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, write
 from holdfast.stores.sqlite.enqueue import IN_PLACE, SAME
 from holdfast.stores.sqlite.jobs import apply, reschedule
 
@@ -41,11 +41,7 @@ _LINK = "INSERT INTO holdfast_redriven_as (job_id, tenant, new_id, by, at) VALUE
 class SqliteDeadLetters(SqlitePart, DeadLetterReads):
     @flow()
     def note(self, fingerprint: str, note: str | None, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from begin_write(actor)
-        params = {"note": note or None, "actor": actor, "now": now, "tenant": tenant, "name": fingerprint}
-        rows = yield Statement(_NOTE, params)
-        yield from end_write()
-        return bool(rows)
+        return bool((yield from write(actor, _NOTE, note=note or None, tenant=tenant, name=fingerprint)))
 
     @flow(notifies=True)
     def redrive_as(
@@ -133,11 +129,8 @@ class SqliteOperations(SqlitePart, OperationBatches):
 
     @flow()
     def cancel(self, operation_id: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from begin_write(actor)
-        params = {"id": parse_id(operation_id), "any": any_tenant(tenant), "tenant": tenant}
-        rows = yield Statement(_CANCEL, params | {"now": now, "actor": actor, "reason": reason or None})
-        yield from end_write()
-        return bool(rows)
+        scope = {"id": parse_id(operation_id), "any": any_tenant(tenant), "tenant": tenant}
+        return bool((yield from write(actor, _CANCEL, reason=reason or None, **scope)))
 
     def _hold_operation(self, only: str | None, tenant: str) -> Steps[Operation | None]:
         """There is one writer at a time: the write lock holds the operation."""

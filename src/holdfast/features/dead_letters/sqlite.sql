@@ -4,7 +4,6 @@
 --
 -- This also checks retries as new jobs: a job that has a successor never runs again and never becomes a dead letter. It is one
 -- trigger because each trigger adds cost to every transition (36.3 and 37.6 microseconds per job, claim and settle).
-DROP TRIGGER IF EXISTS holdfast_keep_dead_letters;
 CREATE TRIGGER holdfast_keep_dead_letters AFTER UPDATE OF state ON holdfast_job_state
 WHEN ((NEW.state = 'dead_letter' OR OLD.state = 'dead_letter') AND OLD.state <> NEW.state)
      OR (OLD.state = 'failed' AND NEW.state = 'retry_waiting' AND EXISTS (SELECT 1 FROM holdfast_job j WHERE j.retry_of = OLD.id))
@@ -23,7 +22,7 @@ BEGIN
            last_at = max(last_at, (SELECT now FROM holdfast_present)), times = times + 1, open = open + 1
      WHERE NEW.state = 'dead_letter' AND tenant = NEW.tenant
        AND fingerprint = coalesce(json_extract(NEW.note, '$.fingerprint'), 'code:' || NEW.kind || ':' || NEW.error_code);
-    INSERT INTO holdfast_dead_letter (job_id, tenant, fingerprint, kind, queue, buried_at)
+    INSERT INTO holdfast_dead_letter (job_id, tenant, fingerprint, kind, queue, dead_at)
     SELECT NEW.id, NEW.tenant, coalesce(json_extract(NEW.note, '$.fingerprint'), 'code:' || NEW.kind || ':' || NEW.error_code),
            NEW.kind, NEW.queue, now FROM holdfast_present WHERE NEW.state = 'dead_letter';
     UPDATE holdfast_dead_letter_group SET open = open - 1, last_job = NEW.id
@@ -33,8 +32,7 @@ BEGIN
 END;
 
 -- A group's count rises when a job has just become a dead letter and is not in a group yet, and falls when one has just left.
-DROP TRIGGER IF EXISTS holdfast_judge_dead_letter_group_insert;
-CREATE TRIGGER holdfast_judge_dead_letter_group_insert BEFORE INSERT ON holdfast_dead_letter_group
+CREATE TRIGGER holdfast_guard_dead_letter_group_insert BEFORE INSERT ON holdfast_dead_letter_group
 WHEN NEW.times <> 0 OR NEW.open <> 0
      OR EXISTS (SELECT 1 FROM holdfast_dead_letter_group g WHERE g.tenant = NEW.tenant AND g.fingerprint = NEW.fingerprint)
      OR EXISTS (SELECT 1 FROM holdfast_dead_letter l WHERE l.job_id = NEW.last_job)
@@ -43,8 +41,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: groups of dead letters are maintained by triggers');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_dead_letter_group_update;
-CREATE TRIGGER holdfast_judge_dead_letter_group_update BEFORE UPDATE OF tenant, fingerprint, kind, error_code, error_message, frame,
+CREATE TRIGGER holdfast_guard_dead_letter_group_update BEFORE UPDATE OF tenant, fingerprint, kind, error_code, error_message, frame,
     sample_job, first_at, last_at, times, open, last_job ON holdfast_dead_letter_group
 WHEN NOT (NEW.tenant = OLD.tenant AND NEW.fingerprint = OLD.fingerprint AND NEW.kind = OLD.kind AND NEW.frame IS OLD.frame
           AND NEW.first_at = OLD.first_at
@@ -64,15 +61,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: groups of dead letters are maintained by triggers');
 END;
 
--- A group without open dead letters may be deleted, as retention does.
-DROP TRIGGER IF EXISTS holdfast_judge_dead_letter_group_delete;
-CREATE TRIGGER holdfast_judge_dead_letter_group_delete BEFORE DELETE ON holdfast_dead_letter_group WHEN OLD.open > 0
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: a group with open dead letters cannot be deleted');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_judge_dead_letter_insert;
-CREATE TRIGGER holdfast_judge_dead_letter_insert BEFORE INSERT ON holdfast_dead_letter
+CREATE TRIGGER holdfast_guard_dead_letter_insert BEFORE INSERT ON holdfast_dead_letter
 WHEN EXISTS (SELECT 1 FROM holdfast_dead_letter l WHERE l.job_id = NEW.job_id)
      OR NOT EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant AND s.state = 'dead_letter')
      OR NOT EXISTS (SELECT 1 FROM holdfast_dead_letter_group g WHERE g.tenant = NEW.tenant AND g.fingerprint = NEW.fingerprint AND g.last_job = NEW.job_id)
@@ -80,22 +69,14 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: dead letters are maintained by triggers');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_dead_letter_update;
-CREATE TRIGGER holdfast_refuse_dead_letter_update BEFORE UPDATE ON holdfast_dead_letter
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: dead letters are maintained by triggers');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_judge_dead_letter_delete;
-CREATE TRIGGER holdfast_judge_dead_letter_delete BEFORE DELETE ON holdfast_dead_letter
+CREATE TRIGGER holdfast_guard_dead_letter_delete BEFORE DELETE ON holdfast_dead_letter
 WHEN EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = OLD.job_id AND s.state = 'dead_letter')
 BEGIN
     SELECT RAISE(ABORT, 'immutable: dead letters cannot be deleted; redrive or discard the job');
 END;
 
 -- Bulk operations: the request never changes, an ended operation never changes, and states only move forward.
-DROP TRIGGER IF EXISTS holdfast_judge_operation_update;
-CREATE TRIGGER holdfast_judge_operation_update BEFORE UPDATE ON holdfast_operation
+CREATE TRIGGER holdfast_guard_operation_update BEFORE UPDATE ON holdfast_operation
 WHEN OLD.state <> 'running' OR NEW.id <> OLD.id OR NEW.tenant <> OLD.tenant OR NEW.action <> OLD.action OR NEW.wanted <> OLD.wanted
      OR NEW.reason IS NOT OLD.reason OR NEW.rate IS NOT OLD.rate OR NEW.max_attempts IS NOT OLD.max_attempts OR NEW.run_at IS NOT OLD.run_at OR NEW.total <> OLD.total
      OR NEW.created_by <> OLD.created_by OR NEW.created_at <> OLD.created_at OR NEW.done < OLD.done OR NEW.refused < OLD.refused
@@ -104,33 +85,12 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: the request of an operation cannot change, and its counts only grow');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_operation_insert;
-CREATE TRIGGER holdfast_judge_operation_insert BEFORE INSERT ON holdfast_operation
-WHEN EXISTS (SELECT 1 FROM holdfast_operation o WHERE o.id = NEW.id)
-BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is an operation with this id');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_judge_operation_delete;
-CREATE TRIGGER holdfast_judge_operation_delete BEFORE DELETE ON holdfast_operation
-WHEN coalesce(OLD.finished_at > (SELECT now FROM holdfast_present) - 90 * 86400000000, 1)
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: operations are kept for ninety days after they end; cancel a running one');
-END;
-
 -- A replacement job refers to a dead letter of its own tenant and kind that was discarded for it.
-DROP TRIGGER IF EXISTS holdfast_judge_redriven_as_insert;
-CREATE TRIGGER holdfast_judge_redriven_as_insert BEFORE INSERT ON holdfast_redriven_as
+CREATE TRIGGER holdfast_guard_redriven_as_insert BEFORE INSERT ON holdfast_redriven_as
 WHEN NOT EXISTS (SELECT 1 FROM holdfast_job n JOIN holdfast_job o ON o.id = NEW.job_id AND o.tenant = n.tenant AND o.kind = n.kind
                    JOIN holdfast_job_state s ON s.n = o.n AND s.state = 'cancelled'
                   WHERE n.id = NEW.new_id AND n.tenant = NEW.tenant AND n.id <> o.id)
      OR EXISTS (SELECT 1 FROM holdfast_redriven_as r WHERE r.job_id = NEW.job_id OR r.new_id = NEW.new_id)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the dead letter was not redriven as this job');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_refuse_redriven_as_update;
-CREATE TRIGGER holdfast_refuse_redriven_as_update BEFORE UPDATE ON holdfast_redriven_as
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: the replacement of a dead letter never changes');
 END;

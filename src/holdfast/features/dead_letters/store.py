@@ -15,7 +15,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Protocol
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT, Enqueued
@@ -31,63 +30,13 @@ from holdfast.features.dead_letters.model import (
     Replacement,
 )
 from holdfast.stores.codecs import Record
-from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
+from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.job_filters import BY_NAME
 from holdfast.stores.job_pages import MOST, ids, page
 from holdfast.stores.job_reads import Reader, visible_message
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
 from holdfast.stores.requests import JobFilter, all_of
-
-
-class DeadLetterStore(Protocol):
-    def groups(self, wanted: GroupFilter) -> Flow[list[DeadLetterGroup]]: ...
-    def group(self, fingerprint: str, tenant: str) -> Flow[DeadLetterGroup | None]: ...
-    def group_of(self, job_id: str, tenant: str) -> Flow[DeadLetterGroup | None]:
-        """The group of an open dead letter."""
-        ...
-
-    def note(self, fingerprint: str, note: str | None, actor: str, tenant: str) -> Flow[bool]:
-        """Set the note of a group; None removes it. False if there is no such group."""
-        ...
-
-    def redrive_as(
-        self, job_id: str, new_id: str, payload: str, reason: str | None, actor: str, tenant: str
-    ) -> Flow[Enqueued]:
-        """Discard a dead letter and enqueue a job with another payload (JSON text) in its place. A repeated call
-        returns the same job with ``created`` False. If the id is None, ``reason`` is the refusal."""
-        ...
-
-    def remade(self, job_id: str, tenant: str) -> Flow[list[Replacement]]:
-        """The job that this job replaced, and the job that replaced it."""
-        ...
-
-
-class OperationStore(Protocol):
-    def start(self, new: NewOperation, wanted: JobFilter, actor: str, tenant: str) -> Flow[Operation]:
-        """Start an operation on all matching jobs. They are counted now; workers execute the operation."""
-        ...
-
-    def next(self, tenant: str = EVERY_TENANT) -> Flow[float | None]:
-        """The seconds until the next batch of any operation is due; None if there is no running operation."""
-        ...
-
-    def work(self, tenant: str = EVERY_TENANT, only: str | None = None) -> Flow[int | None]:
-        """Execute the next due batch of this operation, or of any. Returns the number of jobs; None if none was due."""
-        ...
-
-    def cancel(self, operation_id: str, reason: str | None, actor: str, tenant: str) -> Flow[bool]:
-        """Start no further batch. False if the operation has ended or does not exist."""
-        ...
-
-    def get(self, operation_id: str, tenant: str) -> Flow[Operation | None]: ...
-
-    def list(
-        self, tenant: str, running: bool = False, before: str | None = None, limit: int = 50
-    ) -> Flow[list[Operation]]:
-        """Newest first; ``before`` is the id of the last operation of the previous page."""
-        ...
-
 
 GROUP_COLUMNS = Record.columns(DeadLetterGroup, "g.").replace(
     "g.error_message", visible_message("g.error_message", "g")
@@ -100,10 +49,6 @@ _CONTAINS_TEXT = " or ".join(
 
 
 class DeadLetterReads(Reader):
-    @cached_property
-    def _group(self) -> Callable[[Row], DeadLetterGroup]:
-        return Record.decoder(DeadLetterGroup, self.dialect.codec)
-
     @flow(writes=False)
     def groups(self, wanted: GroupFilter) -> Steps[list[DeadLetterGroup]]:
         conditions, moment = [within(wanted.tenant, "g.tenant")], self.dialect.codec.moment
@@ -135,8 +80,7 @@ class DeadLetterReads(Reader):
             f"select {GROUP_COLUMNS} from {{dead_letter_group}} g{hint} where {' and '.join(conditions)}"
             f" order by {by} desc, g.fingerprint desc limit {max(1, min(wanted.limit, MOST)):d}"
         )
-        rows = yield from self._query(wanted.tenant, text, **params)
-        return [self._group(row) for row in rows]
+        return (yield from self._records(DeadLetterGroup, wanted.tenant, text, **params))
 
     @flow(writes=False)
     def group(self, fingerprint: str, tenant: str) -> Steps[DeadLetterGroup | None]:
@@ -144,27 +88,25 @@ class DeadLetterReads(Reader):
             f"select {GROUP_COLUMNS} from {{dead_letter_group}} g"
             f" where {within(tenant, 'g.tenant')} and g.fingerprint = :name order by g.tenant limit 1"
         )
-        rows = yield from self._query(tenant, text, name=fingerprint)
-        return self._group(rows[0]) if rows else None
+        return (yield from self._record(DeadLetterGroup, tenant, text, name=fingerprint))
 
     @flow(writes=False)
     def group_of(self, job_id: str, tenant: str) -> Steps[DeadLetterGroup | None]:
+        """The group of an open dead letter."""
         text = (
             f"select {GROUP_COLUMNS} from {{dead_letter}} l join {{dead_letter_group}} g on g.tenant = l.tenant"
             f" and g.fingerprint = l.fingerprint where l.job_id = :id and {within(tenant, 'l.tenant')}"
         )
-        rows = yield from self._query(tenant, text, id=parse_id(job_id))
-        return self._group(rows[0]) if rows else None
+        return (yield from self._record(DeadLetterGroup, tenant, text, id=parse_id(job_id)))
 
     @flow(writes=False)
     def remade(self, job_id: str, tenant: str) -> Steps[list[Replacement]]:
+        """The job that this job replaced, and the job that replaced it."""
         text = (
             f"select {Record.columns(Replacement, 'r.')} from {{redriven_as}} r"
             f" where (r.job_id = :id or r.new_id = :id) and {within(tenant, 'r.tenant')} order by r.at"
         )
-        rows = yield from self._query(tenant, text, id=parse_id(job_id))
-        decode = Record.decoder(Replacement, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(Replacement, tenant, text, id=parse_id(job_id)))
 
 
 class OperationReads(Reader):
@@ -175,13 +117,13 @@ class OperationReads(Reader):
     @flow(writes=False)
     def get(self, operation_id: str, tenant: str) -> Steps[Operation | None]:
         text = f"select {OPERATION_COLUMNS} from {{operation}} o where o.id = :id and {within(tenant, 'o.tenant')}"
-        rows = yield from self._query(tenant, text, id=parse_id(operation_id))
-        return self._operation(rows[0]) if rows else None
+        return (yield from self._record(Operation, tenant, text, id=parse_id(operation_id)))
 
     @flow(writes=False)
     def list(
         self, tenant: str, running: bool = False, before: str | None = None, limit: int = 50
     ) -> Steps[list[Operation]]:
+        """Newest first; ``before`` is the id of the last operation of the previous page."""
         conditions = [within(tenant, "o.tenant")]
         conditions += ["o.state = 'running'"] if running else []
         conditions += ["o.id < :before"] if before is not None else []
@@ -189,8 +131,11 @@ class OperationReads(Reader):
             f"select {OPERATION_COLUMNS} from {{operation}} o where {' and '.join(conditions)}"
             f" order by o.id desc limit {max(1, min(limit, MOST)):d}"
         )
-        rows = yield from self._query(tenant, text, **({} if before is None else {"before": parse_id(before)}))
-        return [self._operation(row) for row in rows]
+        return (
+            yield from self._records(
+                Operation, tenant, text, **({} if before is None else {"before": parse_id(before)})
+            )
+        )
 
 
 def _like_pattern(text: str) -> str:
@@ -294,13 +239,15 @@ def _stored_filter(operation: Operation, limit: int) -> JobFilter:
 class PostgresDeadLetters(Calls, DeadLetterReads):
     @flow(single=True)
     def note(self, fingerprint: str, note: str | None, actor: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("note_dead_letters", "%s, %s, %s, %s", fingerprint, note, actor, tenant)
-        return bool(rows[0][0])
+        """Set the note of a group; None removes it. False if there is no such group."""
+        return (yield from self._flag("note_dead_letters", "%s, %s, %s, %s", fingerprint, note, actor, tenant))
 
     @flow(single=True)
     def redrive_as(
         self, job_id: str, new_id: str, payload: str, reason: str | None, actor: str, tenant: str
     ) -> Steps[Enqueued]:
+        """Discard a dead letter and enqueue a job with another payload (JSON text) in its place. A repeated call
+        returns the same job with ``created`` False. If the id is None, ``reason`` is the refusal."""
         params = (parse_id(job_id), new_id, payload, reason, actor, tenant)
         rows = yield self._call("redrive_as", "%s, %s, %s::json, %s, %s, %s", *params)
         replacement, created, refusal = rows[0]
@@ -310,6 +257,7 @@ class PostgresDeadLetters(Calls, DeadLetterReads):
 class PostgresOperations(Calls, OperationBatches):
     @flow()
     def start(self, new: NewOperation, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
+        """Start an operation on all matching jobs. They are counted now; workers execute the operation."""
         wanted = for_action(new.action, wanted)
         total = yield from self._count(wanted)
         yield self._call(
@@ -340,12 +288,14 @@ class PostgresOperations(Calls, OperationBatches):
 
     @flow()
     def work(self, tenant: str = EVERY_TENANT, only: str | None = None) -> Steps[int | None]:
+        """Execute the next due batch of this operation, or of any. Returns the number of jobs; None if none was due."""
         return (yield from self._work(tenant, only))
 
     @flow(single=True)
     def cancel(self, operation_id: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("cancel_operation", "%s, %s, %s, %s", parse_id(operation_id), reason, actor, tenant)
-        return bool(rows[0][0])
+        """Start no further batch. False if the operation has ended or does not exist."""
+        params = (parse_id(operation_id), reason, actor, tenant)
+        return (yield from self._flag("cancel_operation", "%s, %s, %s, %s", *params))
 
     def _hold_operation(self, only: str | None, tenant: str) -> Steps[Operation | None]:
         text = f"select {Record.columns(Operation)} from {self.dialect.schema}hold_operation(%s::uuid, %s)"

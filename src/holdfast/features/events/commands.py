@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -14,10 +13,11 @@ from rich.text import Text
 
 from holdfast import config
 from holdfast.app import App
-from holdfast.cli.options import data_of, document
+from holdfast.app.internals import session_of
+from holdfast.cli.derived import derive
+from holdfast.cli.options import data_of
 from holdfast.cli.output import (
     Cell,
-    duration,
     emit,
     heading,
     line,
@@ -32,12 +32,12 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.session import NAME, AnyTenant, OneTenant, refuse_unready
 from holdfast.cli.tree import Commands
+from holdfast.engine.declared import Help
 from holdfast.engine.job import Event
 from holdfast.engine.names import check_name
 from holdfast.errors import Conflict
-from holdfast.features.events.model import DEFAULT_DEPTH, MAX_DEPTH, JobOptions, Subscription
-from holdfast.features.events.operations import Events, Subscriptions
-from holdfast.features.events.read import check_events_gone
+from holdfast.features.events.model import Consumer, Delivery, Subscription
+from holdfast.features.events.operations import Consumers, Subscriptions, check_events_gone
 from holdfast.features.events.store import COUNTED
 from holdfast.features.jobs.timeline import event_details, short_actor, transition
 from holdfast.stores.requests import SentResult
@@ -45,23 +45,12 @@ from holdfast.stores.session import Session
 
 commands = Commands("Manage subscriptions, which create jobs from events.")
 
-SubscriptionName = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's name.")]
 
-
-class From(StrEnum):
-    NOW = "now"
-    BEGINNING = "beginning"
-
-
-@commands.add("list", "holdfast subscriptions list --all-tenants")
-def list_subscriptions(session: AnyTenant) -> None:
-    """List the subscriptions with their events, jobs and positions."""
-    with session.connect() as client:
-        features = Subscriptions(client)
-        subscriptions = features.list()
-        behind = {one.id: features.behind(one) for one in subscriptions}
+@derive(commands, "list", AnyTenant, Subscriptions.list, "holdfast subscriptions list --all-tenants")
+def list_subscriptions(session: AnyTenant, result: list[Subscription], namespace: Subscriptions) -> None:
+    behind = {one.id: namespace.behind(one.name, tenant=one.tenant) for one in result}
     session.print_list(
-        subscriptions,
+        result,
         {
             "name": lambda one: line(one.name),
             **session.tenants,
@@ -72,23 +61,20 @@ def list_subscriptions(session: AnyTenant) -> None:
             "made": lambda one: f"{one.made:,}",
             "refused": lambda one: f"{one.refused:,}",
         },
-        none="There are no subscriptions.",
+        none="No subscriptions.",
         keep=("state", "behind", "made", "refused"),
         described=lambda one: _as_dict(one, behind[one.id]),
     )
 
 
-@commands.add("show", "holdfast subscriptions show audit")
-def show(session: AnyTenant, name: SubscriptionName) -> None:
-    """Show a subscription: its events, its job, its position and refused events."""
-    with session.connect() as client:
-        features = Subscriptions(client)
-        subscription = features.get(name)
-        behind, refused = features.behind(subscription), features.deliveries(subscription, refused=True)
+@derive(commands, "show", AnyTenant, Subscriptions.get, "holdfast subscriptions show audit")
+def show(session: AnyTenant, result: Subscription, namespace: Subscriptions) -> None:
+    behind = namespace.behind(result.name, tenant=result.tenant)
+    refused = namespace.deliveries(result.name, refused=True, tenant=result.tenant)
     if session.as_json:
-        emit(_as_dict(subscription, behind) | {"refusals": refused})
+        emit(_as_dict(result, behind) | {"refusals": refused})
         return
-    _print(subscription, behind)
+    _print(result, behind)
     if refused:
         heading("Refused")
         rows: list[list[Cell]] = [
@@ -97,119 +83,46 @@ def show(session: AnyTenant, name: SubscriptionName) -> None:
         table(("at", "event", "why", "depth"), rows)
 
 
-@commands.add(
-    "create",
-    "holdfast subscriptions create index --on job.succeeded --kind 'import*' --makes reindex",
-    """holdfast subscriptions create ship --on order.paid --match '{"country": "fr"}' --makes ship \\""",
+@derive(commands, "resume", AnyTenant, Subscriptions.resume, "holdfast subscriptions resume audit --skip")
+@derive(commands, "pause", AnyTenant, Subscriptions.pause, "holdfast subscriptions pause audit --reason 'too many'")
+@derive(
+    commands,
+    "set",
+    AnyTenant,
+    Subscriptions.set,
+    "holdfast subscriptions set index --on job.succeeded --kind 'import*' --makes reindex",
+    """holdfast subscriptions set ship --on order.paid --match '{"country": "fr"}' --makes ship \\""",
     """  --payload '{"order": "$.data.order"}' --from beginning""",
 )
-def create(
-    session: AnyTenant,
-    name: SubscriptionName,
-    on: Annotated[
-        str,
-        typer.Option(
-            "--on",
-            metavar="PATTERN",
-            help="Event types: job.succeeded, job.*, order.paid, order.*; a|b matches either.",
-        ),
-    ],
-    makes: Annotated[
-        str | None, typer.Option("--makes", metavar="KIND", help="Job kind to enqueue for each event.")
-    ] = None,
-    template: Annotated[
-        str | None, typer.Option("--template", metavar="NAME", help="Template to enqueue instead of a kind.")
-    ] = None,
-    kind: Annotated[
-        str | None, typer.Option("--kind", metavar="NAME", help="Only events of jobs of this kind; * matches any.")
-    ] = None,
-    match: Annotated[
-        str | None,
-        typer.Option("--match", metavar="JSON", help='Values that the event\'s data must have: \'{"country": "fr"}\'.'),
-    ] = None,
-    start: Annotated[From, typer.Option("--from", metavar="WHEN", help="Where to start: now or beginning.")] = From.NOW,
-    payload: Annotated[
-        str | None,
-        typer.Option(
-            "--payload",
-            metavar="JSON",
-            help='Payload of the job; "$.data.id" inserts a value of the event, "$" the whole event.',
-        ),
-    ] = None,
-    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Queue for the jobs.")] = None,
-    executor: Annotated[
-        str | None, typer.Option("--executor", metavar="LABEL", help="Label of the workers that may run the jobs.")
-    ] = None,
-    priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="Priority of the jobs.")] = None,
-    delay: Annotated[
-        str | None, typer.Option("--delay", metavar="SPAN", help="Delay before a job may start: 90, 5m, 1h30m.")
-    ] = None,
-    max_depth: Annotated[
-        int,
-        typer.Option(
-            "--max-depth",
-            metavar="N",
-            min=1,
-            max=MAX_DEPTH,
-            help="Maximum length of a chain of jobs that create each other.",
-        ),
-    ] = DEFAULT_DEPTH,
-) -> None:
-    """Create a subscription: each matching event creates one job. With --all-tenants, for the events of every
-    tenant."""
-    values: dict[str, Any] = {"queue": queue, "executor": executor, "priority": priority, "template": template}
-    values["delay"] = None if delay is None else duration(delay, "--delay")
-    values["payload"] = None if payload is None else document(payload)
-    options = JobOptions(**{name: value for name, value in values.items() if value is not None})  # type: ignore[typeddict-item]
-    data = None if match is None else document(match)
-    with session.connect() as client:
-        features = Subscriptions(client)
-        subscription = features.set(
-            name, on, makes, of_kind=kind, match=data, start=start.value, max_depth=max_depth, **options
-        )
-        _print_result(features, subscription, session.as_json)
-
-
-@commands.add("pause", "holdfast subscriptions pause audit --reason 'too many'")
-def pause(
-    session: AnyTenant,
-    name: SubscriptionName,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason.")] = None,
-) -> None:
-    """Pause a subscription. Events that arrive meanwhile are kept until it resumes."""
-    with session.connect() as client:
-        features = Subscriptions(client)
-        _print_result(features, features.pause(name, reason=reason), session.as_json)
-
-
-@commands.add("resume", "holdfast subscriptions resume audit --skip")
-def resume(
-    session: AnyTenant,
-    name: SubscriptionName,
-    skip: Annotated[
-        bool, typer.Option("--skip", help="Skip events that arrived while the subscription was paused.")
-    ] = False,
-) -> None:
-    """Resume a subscription, beginning with the events that arrived meanwhile."""
-    with session.connect() as client:
-        features = Subscriptions(client)
-        _print_result(features, features.resume(name, skip=skip), session.as_json)
-
-
-@commands.add("delete", "holdfast subscriptions delete audit")
-def delete(session: AnyTenant, name: SubscriptionName) -> None:
-    """Remove a subscription. Its jobs stay. A subscription declared in code returns with the next worker."""
-    with session.connect() as client:
-        Subscriptions(client).remove(name)
-    session.answer({"name": name, "deleted": True}, f"{name} is gone.")
-
-
-def _print_result(features: Subscriptions, one: Subscription, as_json: bool) -> None:
-    behind = features.behind(one)
-    if as_json:
-        emit(_as_dict(one, behind))
+def print_subscription(session: AnyTenant, result: Subscription, namespace: Subscriptions) -> None:
+    behind = namespace.behind(result.name, tenant=result.tenant)
+    if session.as_json:
+        emit(_as_dict(result, behind))
     else:
-        _print(one, behind)
+        _print(result, behind)
+
+
+@derive(
+    commands, "deliveries", AnyTenant, Subscriptions.deliveries, "holdfast subscriptions deliveries audit --refused"
+)
+def print_deliveries(session: AnyTenant, result: list[Delivery]) -> None:
+    session.print_list(
+        result,
+        {
+            "at": lambda delivery: moment(delivery.at) if delivery.at else "",
+            "event": lambda delivery: line(delivery.event),
+            "job": lambda delivery: delivery.job_id or "",
+            "refused": lambda delivery: line(delivery.refusal or ""),
+            "depth": lambda delivery: str(delivery.depth),
+        },
+        none="No events matched it yet.",
+        keep=("at", "job"),
+    )
+
+
+@derive(commands, "remove", AnyTenant, Subscriptions.remove, "holdfast subscriptions remove audit")
+def remove_subscription(session: AnyTenant, result: None, name: str) -> None:
+    session.answer({"name": name, "removed": True}, f"Removed subscription {name}.")
 
 
 def _as_dict(one: Subscription, behind: int) -> dict[str, Any]:
@@ -272,18 +185,11 @@ POLL_INTERVAL = 0.5
 
 def events(
     session: AnyTenant,
-    consumer: Annotated[
-        str | None,
-        typer.Option("--consumer", metavar="NAME", help="Continue at this consumer's stored position, and update it."),
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Keep waiting for new events until Ctrl-C.")] = False,
-    after: Annotated[str | None, typer.Option("--after", metavar="CURSOR", help="Start after this event.")] = None,
-    skip_gaps: Annotated[
-        bool, typer.Option("--skip-gaps", help="Continue after a gap if retention has removed unread events.")
-    ] = False,
-    limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="Maximum number of events (100 unless --follow).")
-    ] = None,
+    consumer: Annotated[str | None, Help("Continue at this consumer's stored position, and update it.", "NAME")] = None,
+    follow: Annotated[bool, Help("Keep waiting for new events until Ctrl-C.")] = False,
+    after: Annotated[str | None, Help("Start after this event.", "CURSOR")] = None,
+    skip_gaps: Annotated[bool, Help("Continue after a gap if retention has removed unread events.")] = False,
+    limit: Annotated[int | None, Help("Maximum number of events (100 unless --follow).", "N", low=1)] = None,
 ) -> None:
     """Print the ledger in commit order. With --follow, --json prints one object per line."""
     if consumer is not None and after is not None:
@@ -346,16 +252,12 @@ def _line(event: Event) -> str:
 
 
 consumer_commands = Commands("Manage event consumers and their stored positions.")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The consumer's name.")]
 
 
-@consumer_commands.add("list", "holdfast consumers list")
-def list_consumers(session: AnyTenant) -> None:
-    """List event consumers with their positions and how far each is behind."""
-    with session.connect() as client:
-        consumers = Events(client).consumers()
+@derive(consumer_commands, "list", AnyTenant, Consumers.list, "holdfast consumers list")
+def list_consumers(session: AnyTenant, result: list[Consumer]) -> None:
     session.print_list(
-        consumers,
+        result,
         {
             "name": lambda consumer: line(consumer.name),
             "tenant": lambda consumer: line(consumer.tenant),
@@ -363,31 +265,21 @@ def list_consumers(session: AnyTenant) -> None:
             "behind": lambda consumer: behind_by(consumer.behind),
             "moved": lambda consumer: moment(consumer.updated_at),
         },
-        none="There are no consumers.",
+        none="No consumers.",
         keep=("behind", "moved"),
     )
 
 
-@consumer_commands.add("reset", "holdfast consumers reset billing --to now")
-def reset_consumer(
-    session: AnyTenant,
-    name: Name,
-    to: Annotated[From, typer.Option("--to", metavar="WHEN", help="New position: beginning or now.")] = From.BEGINNING,
-) -> None:
-    """Move a consumer to the beginning of the ledger, or to now."""
-    with session.connect() as client:
-        Events(client).reset_consumer(name, to.value)
+@derive(consumer_commands, "reset", AnyTenant, Consumers.reset, "holdfast consumers reset billing --to now")
+def reset_consumer(session: AnyTenant, result: None, name: str, to: str) -> None:
     session.answer(
-        {"name": name, "to": to.value}, f"{name} continues from {'the beginning' if to is From.BEGINNING else 'now'}."
+        {"name": name, "to": to}, f"{name} continues from {'the beginning' if to == 'beginning' else 'now'}."
     )
 
 
-@consumer_commands.add("remove", "holdfast consumers remove billing")
-def remove_consumer(session: AnyTenant, name: Name) -> None:
-    """Remove a consumer and its position. The next read under its name starts again."""
-    with session.connect() as client:
-        Events(client).remove_consumer(name)
-    session.answer({"name": name, "removed": True}, f"{name} is gone.")
+@derive(consumer_commands, "remove", AnyTenant, Consumers.remove, "holdfast consumers remove billing")
+def remove_consumer(session: AnyTenant, result: None, name: str) -> None:
+    session.answer({"name": name, "removed": True}, f"Removed consumer {name}.")
 
 
 def send_event(
@@ -397,11 +289,8 @@ def send_event(
         list[str] | None,
         typer.Argument(metavar="DATA", help="Data: JSON, @file, - for stdin, or name=value pairs."),
     ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="TEXT", help="Idempotency key: sending it again creates no second event."),
-    ] = None,
-    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Send it only to this job.")] = None,
+    key: Annotated[str | None, Help("Idempotency key: sending it again creates no second event.", "TEXT")] = None,
+    job: Annotated[str | None, Help("Send it only to this job.", "ID")] = None,
 ) -> None:
     """Send an application event to waiting jobs.
 
@@ -410,7 +299,7 @@ def send_event(
     """
     event_data, tenant = data_of(data or []), session.scope
     with closing(App(config.database_url(session.url), name=NAME, schema=session.schema)) as app:
-        refuse_unready(app._store)
+        refuse_unready(session_of(app).store)
         sent = app.send_event(name, event_data, key=key, job=job, tenant=tenant)
     if session.as_json:
         emit(sent)

@@ -6,20 +6,21 @@ A pattern names ledger events (``job.succeed``, ``job.*``) or application events
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, Literal, TypedDict
+from typing import Annotated, Any, Final, Literal
 
+from holdfast.engine.declared import Help
 from holdfast.engine.hints import check_options
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Event, JobSpec
-from holdfast.engine.job_options import job_options
+from holdfast.engine.job_options import CreatedOptions, job_options
+from holdfast.engine.job_options import stored_options as created_options
 from holdfast.engine.names import check_name
-from holdfast.engine.order import check_priority
 from holdfast.engine.payload import canonical, encode, refuse_reserved
-from holdfast.engine.retry import Backoff, Retry, as_stored_policy
+from holdfast.engine.retry import Backoff, Retry
 from holdfast.engine.states import EventType
 from holdfast.engine.steps import projection
 from holdfast.engine.trace import is_trace_tag
@@ -47,7 +48,6 @@ _ALIASES: Final = {
     "claimed": "claim",
     "started": "take|job.start",
     "released": "release",
-    "lapsed": "lapse",
     "crashed": "crash",
     "succeeded": "succeed",
     "failed": "fail",
@@ -58,8 +58,6 @@ _ALIASES: Final = {
     "denied": "deny",
     "expired": "expire",
     "retried": "retry",
-    "buried": "bury",
-    "dead_letter": "bury",
     "redriven": "redrive",
     "discarded": "discard",
     "rescheduled": "reschedule",
@@ -70,23 +68,19 @@ _ALIASES: Final = {
 }
 
 
-class JobOptions(TypedDict, total=False):
+class JobOptions(CreatedOptions, total=False):
     """How the jobs of a subscription are enqueued. In ``payload``, text that begins with ``$.`` is replaced by a value
     of the event (``"$.data.order"``), and ``$`` by the whole event; the default payload is ``{"event": …}``. A
-    ``template`` provides the other options in its newest version, and its payload is merged with this one.
-    ``of_queue`` selects events of jobs in this queue."""
+    ``template`` provides the other options in its newest version, and its payload is merged with this one."""
 
-    queue: str
-    priority: int
-    tags: Sequence[str]
-    agent: str
-    executor: str
-    retry: Retry | str
-    retry_as: Literal["new_job"]
-    delay: Duration
-    payload: dict[str, Any]
-    template: str
-    of_queue: str
+    retry_as: Annotated[Literal["new_job"] | None, Help("new_job: a retry is a new job.", "HOW")]
+    delay: Annotated[Duration | None, Help("Delay before a job may start: 90, 5m, 1h30m.")]
+    payload: Annotated[
+        dict[str, Any] | None,
+        Help('Payload of the job; "$.data.id" inserts a value of the event, "$" the whole event.'),
+    ]
+    template: Annotated[str | None, Help("Template to enqueue instead of a kind.", "NAME")]
+    of_queue: Annotated[str | None, Help("Only events of jobs in this queue.", "NAME")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,32 +399,24 @@ def _filled(value: Any, event: dict[str, Any]) -> Any:
 def stored_options(options: JobOptions) -> dict[str, Any]:
     """Check the options. Returns them as JSON values."""
     check_options(options, JobOptions.__annotations__)
-    stored: dict[str, Any] = {}
-    values: Mapping[str, Any] = options
-    for name, what in (("queue", "queue"), ("executor", "executor"), ("of_queue", "queue"), ("template", "template")):
+    values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    stored = created_options({name: value for name, value in values.items() if name in CreatedOptions.__annotations__})
+    if "retry" in stored:
+        stored |= stored.pop("retry")
+    for name, what in (("of_queue", "queue"), ("template", "template")):
         if name in values:
             stored[name] = check_name(values[name], what)
-    if "priority" in options:
-        stored["priority"] = check_priority(options["priority"])
-    if options.get("tags"):
-        stored["tags"] = [check_name(tag, "tag") for tag in options["tags"]]
-    if "agent" in options:
-        stored["agent"] = check_name(options["agent"], "agent", limit=255)
-    if "delay" in options:
-        stored["delay"] = seconds(options["delay"], "delay")
-    if "retry_as" in options:
-        if options["retry_as"] != "new_job":
+    if "delay" in values:
+        stored["delay"] = seconds(values["delay"], "delay")
+    if "retry_as" in values:
+        if values["retry_as"] != "new_job":
             raise InvalidSetting("retry_as must be new_job or None", code="invalid_retry")
-        stored["retry_as"] = options["retry_as"]
-    if "retry" in options:
-        policy = as_stored_policy(options["retry"])
-        stored |= {"max_attempts": policy.max_attempts, "max_crashes": policy.max_crashes}
-        stored["backoff"] = policy.backoff.to_json()
-    if "payload" in options:
-        if not isinstance(options["payload"], dict):
+        stored["retry_as"] = values["retry_as"]
+    if "payload" in values:
+        if not isinstance(values["payload"], dict):
             raise InvalidSetting("the payload must be a JSON object", code="invalid_subscription")
-        refuse_reserved(encode(options["payload"]))
-        stored["payload"] = options["payload"]
+        refuse_reserved(encode(values["payload"]))
+        stored["payload"] = values["payload"]
     return stored
 
 

@@ -1,18 +1,21 @@
-"""``app.events`` (read the ledger, manage consumers) and ``app.subscriptions`` (events that create jobs)."""
+"""``app.subscriptions`` (events that create jobs), ``app.events`` (read the ledger) and ``app.consumers``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, Unpack, cast
 
+from holdfast.engine.declared import Help, Most, http, local_only
+from holdfast.engine.hints import check_options
 from holdfast.engine.job import EVERY_TENANT, Event
 from holdfast.engine.names import NamedKind, check_name, kind_name, page_size
 from holdfast.engine.operation import Emit, Items, Program, awaited, awaited_stream, operation, stream
 from holdfast.engine.retry import Retry
 from holdfast.engine.settlement import storable
-from holdfast.errors import Conflict, InvalidInput, InvalidSetting, NotFound
+from holdfast.errors import Conflict, EventsGone, InvalidSetting, NotFound
 from holdfast.features.events.model import (
     DEFAULT_DEPTH,
+    MAX_DEPTH,
     Consumer,
     Delivery,
     JobOptions,
@@ -22,12 +25,20 @@ from holdfast.features.events.model import (
     Subscription,
     check_pattern,
 )
-from holdfast.stores.flow import Flow, run
-from holdfast.stores.ids import new_id
+from holdfast.stores.flow import Flow, Steps, flow, run
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
+from holdfast.stores.requests import new_id
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 E = TypeVar("E", Event, SentEvent)
+
+Name = Annotated[str, Help("The subscription's name.", "NAME")]
+ConsumerName = Annotated[str, Help("The consumer's name.", "NAME")]
+Tenant = Annotated[str | None, Help("The tenant of the events.", http=False, cli=False)]
+OWN_POSITION = "the position of a consumer is in it. client.events.list and follow return a cursor to continue from"
 
 _Subscriptions = list[Subscription]  # inside the classes, `list` is an operation
 _Consumers = list[Consumer]
@@ -39,20 +50,40 @@ class Subscriptions(StoreNamespace):
     every tenant."""
 
     @operation
+    @http(
+        "PUT /subscriptions/{name}",
+        "operate",
+        tenant="one",
+        example={"on": "order.paid", "kind": "send_receipt"},
+    )
     def set(
         self,
-        name: str,
-        on: str,
-        kind: str | None = None,
+        name: Name,
+        on: Annotated[
+            str,
+            Help(
+                "Event types: job.succeeded, job.*, order.paid, order.*; a|b matches either.",
+                "PATTERN",
+                longest=1_000,
+                option="--on",
+            ),
+        ],
+        kind: Annotated[str | None, Help("Job kind to enqueue for each event.", "KIND", option="--makes")] = None,
         *,
-        of_kind: str | None = None,
-        match: dict[str, Any] | None = None,
-        start: Start = "now",
-        max_depth: int = DEFAULT_DEPTH,
-        tenant: str | None = None,
+        of_kind: Annotated[
+            str | None, Help("Only events of jobs of this kind; * matches any.", "NAME", option="--kind")
+        ] = None,
+        match: Annotated[
+            dict[str, Any] | None, Help('Values that the event\'s data must have: \'{"country": "fr"}\'.')
+        ] = None,
+        start: Annotated[Start, Help("Where to start: now or beginning.", "WHEN", option="--from")] = "now",
+        max_depth: Annotated[
+            int, Help("Maximum length of a chain of jobs that create each other.", low=1, high=MAX_DEPTH)
+        ] = DEFAULT_DEPTH,
+        tenant: Tenant = None,
         **options: Unpack[JobOptions],
     ) -> Program[Subscription]:
-        """Create one job of ``kind``, or from a ``template``, for each matching event. Replaces a subscription of the
+        """Set a subscription: each matching event creates one job of a kind, or from a template. It replaces one of the
         same name, which keeps its position.
 
         ``on`` is a pattern: ``job.succeeded``, ``job.*``, ``order.paid``, ``order.*``, alternatives between ``|``.
@@ -73,22 +104,31 @@ class Subscriptions(StoreNamespace):
     aset = awaited(set)
 
     @operation
-    def get(self, name: str, *, tenant: str | None = None) -> Program[Subscription]:
-        """The subscription, or ``NotFound``."""
+    @http("GET /subscriptions/{name}", "read", name="show_subscription")
+    def get(self, name: Name, *, tenant: Tenant = None) -> Program[Subscription]:
+        """Show a subscription: its events, its job and its position."""
         return (yield from self._get(name, self._scope(tenant)))
 
     aget = awaited(get)
 
     @operation
-    def list(self, *, tenant: str | None = None) -> Program[_Subscriptions]:
-        """Subscriptions by name; with ``"*"`` those of every tenant."""
+    @http("GET /subscriptions", "read")
+    def list(self, *, tenant: Tenant = None) -> Program[_Subscriptions]:
+        """List subscriptions by name."""
         return (yield from run(self._store.subscriptions.list(self._scope(tenant))))
 
     alist = awaited(list)
 
     @operation
-    def pause(self, name: str, *, reason: str | None = None, tenant: str | None = None) -> Program[Subscription]:
-        """Create no more jobs. Events that arrive meanwhile are kept until it is resumed."""
+    @http("POST /subscriptions/{name}/pause", "operate", tenant="one", example={"reason": "too many jobs"})
+    def pause(
+        self,
+        name: Name,
+        *,
+        reason: Annotated[str | None, Help("The reason.", longest=2_000)] = None,
+        tenant: Tenant = None,
+    ) -> Program[Subscription]:
+        """Pause a subscription. Events that arrive meanwhile are kept until it resumes."""
         scope = self._scope(tenant)
         flow = self._store.subscriptions.pause(_named(name), storable(reason), self._actor, scope)
         return (yield from self._changed(name, scope, flow))
@@ -96,8 +136,15 @@ class Subscriptions(StoreNamespace):
     apause = awaited(pause)
 
     @operation
-    def resume(self, name: str, *, skip: bool = False, tenant: str | None = None) -> Program[Subscription]:
-        """Create jobs again, beginning with the events that arrived while it was paused; ``skip`` leaves those out."""
+    @http("POST /subscriptions/{name}/resume", "operate", tenant="one", example={"skip": False})
+    def resume(
+        self,
+        name: Name,
+        *,
+        skip: Annotated[bool, Help("Skip events that arrived while the subscription was paused.")] = False,
+        tenant: Tenant = None,
+    ) -> Program[Subscription]:
+        """Resume a subscription, beginning with the events that arrived meanwhile."""
         scope = self._scope(tenant)
         flow = self._store.subscriptions.resume(_named(name), bool(skip), scope, self._actor)
         return (yield from self._changed(name, scope, flow))
@@ -105,25 +152,35 @@ class Subscriptions(StoreNamespace):
     aresume = awaited(resume)
 
     @operation
-    def remove(self, name: str, *, tenant: str | None = None) -> Program[None]:
-        """Remove a subscription. Jobs that it has created stay."""
+    @http("DELETE /subscriptions/{name}", "operate", tenant="one")
+    def remove(self, name: Name, *, tenant: Tenant = None) -> Program[None]:
+        """Remove a subscription. Its jobs stay. A subscription declared in code returns with the next worker."""
         if not (yield from run(self._store.subscriptions.remove(_named(name), self._scope(tenant), self._actor))):
             raise _missing(name)
 
     aremove = awaited(remove)
 
     @operation
-    def behind(self, one: Subscription) -> Program[int]:
-        """The number of events that it has not read yet, counted up to 10,000."""
-        _check_subscription(one)
+    @http("GET /subscriptions/{name}/behind", "read", name="subscription_behind", result="behind")
+    def behind(self, name: Name, *, tenant: Tenant = None) -> Program[int]:
+        """Count the events that a subscription has not read yet, up to 10,000."""
+        one = yield from self._get(name, self._scope(tenant))
         return (yield from run(self._store.subscriptions.behind(one.cursor, one.of_ledger, one.tenant)))
 
     abehind = awaited(behind)
 
     @operation
-    def deliveries(self, one: Subscription, *, refused: bool = False, limit: int = 20) -> Program[_Deliveries]:
-        """Which events created which jobs, newest first; with ``refused`` only events that created none."""
-        _check_subscription(one)
+    @http("GET /subscriptions/{name}/deliveries", "read", name="list_deliveries")
+    def deliveries(
+        self,
+        name: Name,
+        *,
+        refused: Annotated[bool, Help("Only events that created no job.")] = False,
+        limit: Most = 20,
+        tenant: Tenant = None,
+    ) -> Program[_Deliveries]:
+        """List which events created which jobs, newest first."""
+        one = yield from self._get(name, self._scope(tenant))
         return (yield from run(self._store.subscriptions.deliveries(one.id, one.tenant, refused, page_size(limit))))
 
     adeliveries = awaited(deliveries)
@@ -174,8 +231,6 @@ class Declarable(Protocol):
 
 D = TypeVar("D", bound=Declarable)
 
-_SUBSCRIPTION_OPTIONS = frozenset({"kind", "match", "name", "start", "max_depth", "tenant"})
-
 
 class Declarations:
     """The subscriptions that a program declares with ``app.on``. A worker writes them to the database when it
@@ -185,11 +240,13 @@ class Declarations:
         self._known: dict[tuple[str, str | None], NewSubscription] = {}
 
     def on(self, pattern: str, options: SubscriptionOptions) -> Callable[[D], D]:
+        check_options(options, SubscriptionOptions.__annotations__)
+
         def declare(kind: D) -> D:
             if not hasattr(kind, "defaults"):
                 raise InvalidSetting("@app.on(…) must be above @app.job()", code="invalid_subscription")
             defaults: Mapping[str, Any] = {k: v for k, v in kind.defaults.items() if k in _INHERITED and v != ()}
-            job_options: Mapping[str, Any] = {k: v for k, v in options.items() if k not in _SUBSCRIPTION_OPTIONS}
+            job_options = {name: value for name, value in options.items() if name in JobOptions.__annotations__}
             if "payload" not in job_options and "event" not in kind.parameters:
                 raise InvalidSetting(
                     f"{kind.name} has no event parameter",
@@ -237,46 +294,26 @@ class Events(StoreNamespace):
     the position of each consumer."""
 
     @stream
+    @local_only(OWN_POSITION)
     def read(self, consumer: str, *, page: int = 100, tenant: str | None = None) -> Items[Event]:
         """The events of jobs that this consumer has not read, in commit order, until there are none.
 
         The position advances page by page, after the caller has taken the last event of a page. A consumer that stops
         before that gets the page again: at least once, never skipped.
         """
-        yield from self._read(consumer, self._store.ledger.read, page, tenant or self._tenant)
+        yield from self._unread(consumer, self._store.ledger.read, page, tenant or self._tenant)
 
     aread = awaited_stream(read)
 
     @stream
+    @local_only(OWN_POSITION)
     def read_sent(self, consumer: str, *, page: int = 100, tenant: str | None = None) -> Items[SentEvent]:
         """The same for events that applications send (``app.send_event``). A consumer reads one kind or the other."""
-        yield from self._read(consumer, self._store.ledger.read_sent, page, tenant or self._tenant)
+        yield from self._unread(consumer, self._store.ledger.read_sent, page, tenant or self._tenant)
 
     aread_sent = awaited_stream(read_sent)
 
-    @operation
-    def consumers(self) -> Program[_Consumers]:
-        """All consumers, with their positions."""
-        return (yield from run(self._store.consumers.list(self._tenant)))
-
-    aconsumers = awaited(consumers)
-
-    @operation
-    def reset_consumer(self, name: str, to: Start = "beginning") -> Program[None]:
-        """Let a consumer read everything again, or (``now``) only events from now on."""
-        flow = self._store.consumers.reset(name, to == "beginning", self._tenant, self._actor)
-        yield from self._consumer(name, flow)
-
-    areset_consumer = awaited(reset_consumer)
-
-    @operation
-    def remove_consumer(self, name: str) -> Program[None]:
-        """Remove a consumer with its position. Reading under its name starts from the beginning."""
-        yield from self._consumer(name, self._store.consumers.remove(name, self._tenant, self._actor))
-
-    aremove_consumer = awaited(remove_consumer)
-
-    def _read(
+    def _unread(
         self, consumer: str, read: Callable[[str | None, int, str], Flow[list[E]]], page: int, tenant: str
     ) -> Items[E]:
         ledger = self._store.ledger
@@ -288,18 +325,65 @@ class Events(StoreNamespace):
                 raise Conflict(f"another process is reading as consumer {consumer!r}", code="consumer_moved")
             position = batch[-1].cursor
 
-    def _consumer(self, name: str, flow: Flow[bool]) -> Program[None]:
+
+class Consumers(StoreNamespace):
+    """The named readers of events (``app.events.read``), and their positions."""
+
+    @operation
+    @http("GET /consumers", "read")
+    def list(self) -> Program[_Consumers]:
+        """List event consumers with their positions and how far each is behind."""
+        return (yield from run(self._store.consumers.list(self._tenant)))
+
+    alist = awaited(list)
+
+    @operation
+    @http("POST /consumers/{name}/reset", "operate", example={"to": "now"})
+    def reset(
+        self,
+        name: ConsumerName,
+        to: Annotated[Start, Help("New position: beginning or now.", "WHEN")] = "beginning",
+    ) -> Program[None]:
+        """Move a consumer to the beginning of the ledger, or to now."""
+        flow = self._store.consumers.reset(name, to == "beginning", self._tenant, self._actor)
         if not (yield from run(flow)):
-            raise NotFound(f"no consumer {name} in this tenant", code="consumer_not_found")
+            raise _no_consumer(name)
+
+    areset = awaited(reset)
+
+    @operation
+    @http("DELETE /consumers/{name}", "operate")
+    def remove(self, name: ConsumerName) -> Program[None]:
+        """Remove a consumer and its position. The next read under its name starts again."""
+        if not (yield from run(self._store.consumers.remove(name, self._tenant, self._actor))):
+            raise _no_consumer(name)
+
+    aremove = awaited(remove)
+
+
+@flow(writes=False)
+def check_events_gone(store: Store, cursor: str, tenant: str) -> Steps[None]:
+    """Raise ``EventsGone`` if retention purged unread events after this cursor (ADR 0002). Call it after reading the
+    page from the cursor, so that no purge can happen in between. Consumers and subscriptions, whose cursor is in the
+    database, hold back a purge; readers that keep their own cursor cannot."""
+    through = yield from store.ledger.gone(cursor, tenant).start()
+    if through is None:
+        return
+    end = yield from store.ledger.end(tenant).start()
+    raise EventsGone(
+        f"unread events up to number {through} are gone: retention has purged their jobs",
+        fix="Read the current state again and follow from this error's cursor, or skip gaps.",
+        cursor=end,
+        through=through,
+    )
 
 
 def _checked_scope(tenant: str) -> str:
     return tenant if tenant == EVERY_TENANT else check_name(tenant, "tenant")
 
 
-def _check_subscription(one: object) -> None:
-    if not isinstance(one, Subscription):
-        raise InvalidInput(f"expected a subscription, got {type(one).__name__}", code="invalid_input")
+def _no_consumer(name: str) -> NotFound:
+    return NotFound(f"no consumer {name} in this tenant", code="consumer_not_found")
 
 
 def _named(name: str) -> str:

@@ -17,7 +17,7 @@ SHOWN: Final = 200
 
 async def index(request: Request) -> Response:
     app = the_app(request)
-    subscriptions, consumers = await app.subscriptions.alist(), await app.events.aconsumers()
+    subscriptions, consumers = await app.subscriptions.alist(), await app.consumers.alist()
     return await render(
         request,
         "subscriptions.html",
@@ -43,7 +43,7 @@ async def change(request: Request) -> Response:
                 return confirmation
             await app.subscriptions.aremove(name)
             return redirect(request, "/subscriptions", f"Removed subscription {name}.")
-    raise InvalidInput("do must be pause, resume or remove", code="invalid_request")
+    raise InvalidInput("do must be one of pause, resume, remove", code="invalid_request")
 
 
 async def change_consumer(request: Request) -> Response:
@@ -57,13 +57,13 @@ async def change_consumer(request: Request) -> Response:
         case "remove":
             question = f"Remove consumer {name} and its position?"
         case _:
-            raise InvalidInput("do must be beginning, now or remove", code="invalid_request")
+            raise InvalidInput("do must be one of beginning, now, remove", code="invalid_request")
     if (confirmation := await confirm(request, question, back="/subscriptions")) is not None:
         return confirmation
     if do == "remove":
-        await app.events.aremove_consumer(name)
+        await app.consumers.aremove(name)
         return redirect(request, "/subscriptions", f"Removed consumer {name}.")
-    await app.events.areset_consumer(name, "beginning" if do == "beginning" else "now")
+    await app.consumers.areset(name, "beginning" if do == "beginning" else "now")
     return redirect(request, "/subscriptions", f"Reset consumer {name}.")
 
 

@@ -13,28 +13,26 @@ from pydantic import ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
 
+from holdfast.app.internals import session_of
 from holdfast.engine.job import Event
 from holdfast.errors import EventsGone, StoreUnavailable
-from holdfast.features.events.model import DEFAULT_DEPTH, MAX_DEPTH, Consumer, Delivery, Subscription
-from holdfast.features.events.read import check_events_gone
+from holdfast.features.events.operations import Consumers, Subscriptions, check_events_gone
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import StreamAccess
-from holdfast.server.bodies import Body, RetryPolicy, RetryPreset, Span, Text, WithReason
+from holdfast.server.bodies import Body
+from holdfast.server.derived import routes
 from holdfast.server.json_body import Router
 from holdfast.server.live import FeedItem, LedgerFeed, ListenerBehind
 from holdfast.server.parameters import (
     PAGE,
     After,
     Limit,
-    NamePath,
     Page,
     TheApp,
     TheFeed,
     allowed,
     allowed_one_tenant,
     as_json,
-    extended_model,
-    extended_record,
 )
 from holdfast.stores.requests import SentResult
 
@@ -97,7 +95,7 @@ async def list_events(
     [retention](../guides/retention.md) has removed unread events, the response is 410 `events_gone` with the number of
     the last missing one (`through`) and the `cursor` of the current end: read the current state again and continue
     from there, or skip the gap with `gaps=skip`."""
-    client = app._session
+    client = session_of(app)
     events: list[Event] = []
     position = after
     for _ in range(MAX_PAGES):
@@ -136,14 +134,15 @@ async def stream_events(
     too slow and that the next events are read from its own position. A message with only an `id:` moves the position
     past filtered events. The stream ends with the token. A position from which retention has removed events is 410, as
     for the list, unless `gaps=skip`."""
+    session = session_of(app)
     position = last_event_id or after
-    tenant = app._session.tenant
+    tenant = session.tenant
     if position is None:
         position = await live.place(tenant)
     else:  # an invalid cursor is refused now, not in the middle of the stream
-        await app._session.arun(app._session.store.ledger.read(position, 1, tenant))
+        await session.arun(session.store.ledger.read(position, 1, tenant))
         if gaps == "tell":
-            await app._session.arun(check_events_gone(app._session.store, position, tenant))
+            await session.arun(check_events_gone(session.store, position, tenant))
     messages = _messages(live, tenant, position, wanted, StreamAccess(request, Scope.READ), gaps == "skip")
     # The position is also in a header: headers arrive completely or not at all, so a client whose stream breaks right
     # after them can continue. While many transactions are open a cursor is long, and proxies refuse long headers.
@@ -208,120 +207,5 @@ async def send_event(app: TheApp, body: SendEvent) -> SentResult:
     return await app.asend_event(body.name, body.data, key=body.key, job=body.job)
 
 
-subscription_router = Router(prefix="/subscriptions", tags=["subscriptions"])
-
-ShownSubscription: Any = extended_model(Subscription, "ShownSubscription", behind=int)
-
-
-class Subscribe(Body):
-    """A subscription: each matching event creates one job of a kind, or from a template."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"name": "receipts", "on": "order.paid", "kind": "send_receipt"}]},
-    )
-
-    name: Text
-    on: Annotated[str, Field(max_length=1_000)]
-    kind: Text | None = None
-    template: Text | None = None
-    of_kind: Text | None = None
-    match: dict[str, Any] | None = None
-    start: Literal["now", "beginning"] = "now"
-    max_depth: int = Field(default=DEFAULT_DEPTH, ge=1, le=MAX_DEPTH)
-    queue: Text | None = None
-    priority: int | None = Field(default=None, ge=-32_768, le=32_767)
-    tags: list[Text] | None = Field(default=None, max_length=50)
-    agent: Text | None = None
-    executor: Text | None = None
-    retry: RetryPreset | RetryPolicy | None = None
-    retry_as: Literal["new_job"] | None = None
-    delay: Span | None = None
-    payload: dict[str, Any] | None = None
-
-    def options(self) -> dict[str, Any]:
-        options = {
-            name: value for name, value in self.given().items() if value is not None and name not in ("name", "on")
-        }
-        if isinstance(options.get("retry"), RetryPolicy):
-            options["retry"] = options["retry"].policy()
-        return options
-
-
-@subscription_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Subscription])
-async def list_subscriptions(app: TheApp) -> Page[Subscription]:
-    """List subscriptions by name."""
-    return Page(items=await app.subscriptions.alist())
-
-
-@subscription_router.post(
-    "", dependencies=[allowed_one_tenant(Scope.OPERATE)], status_code=201, response_model=Subscription
-)
-async def create_subscription(app: TheApp, body: Subscribe) -> Subscription:
-    return await app.subscriptions.aset(body.name, body.on, **body.options())
-
-
-class ResumeSubscription(Body):
-    skip: bool = Field(default=False, description="Skip events that arrived while it was paused.")
-
-
-@subscription_router.post(
-    "/{name:path}/pause", dependencies=[allowed_one_tenant(Scope.OPERATE)], response_model=Subscription
-)
-async def pause_subscription(app: TheApp, name: NamePath, body: WithReason | None = None) -> Subscription:
-    """Pause a subscription. Events that arrive meanwhile are kept until it resumes."""
-    reason = None if body is None else body.reason
-    return await app.subscriptions.apause(name, reason=reason)
-
-
-@subscription_router.post(
-    "/{name:path}/resume", dependencies=[allowed_one_tenant(Scope.OPERATE)], response_model=Subscription
-)
-async def resume_subscription(app: TheApp, name: NamePath, body: ResumeSubscription | None = None) -> Subscription:
-    """Resume a subscription, including the events that arrived meanwhile."""
-    return await app.subscriptions.aresume(name, skip=body is not None and body.skip)
-
-
-@subscription_router.get("/{name:path}/deliveries", dependencies=[allowed(Scope.READ)], response_model=Page[Delivery])
-async def list_deliveries(
-    app: TheApp, name: NamePath, refused: Annotated[bool, Query()] = False, limit: Limit = PAGE
-) -> Page[Delivery]:
-    """List the results of events, newest first; `refused` lists only events that created no job."""
-    one = await app.subscriptions.aget(name)
-    return Page(items=await app.subscriptions.adeliveries(one, refused=refused, limit=limit))
-
-
-@subscription_router.get("/{name:path}", dependencies=[allowed(Scope.READ)], response_model=ShownSubscription)
-async def show_subscription(app: TheApp, name: NamePath) -> Any:
-    """Show a subscription and how many events it is behind, counted up to 10,000."""
-    one = await app.subscriptions.aget(name)
-    return extended_record(one, behind=await app.subscriptions.abehind(one))
-
-
-@subscription_router.delete("/{name:path}", dependencies=[allowed_one_tenant(Scope.OPERATE)], status_code=204)
-async def delete_subscription(app: TheApp, name: NamePath) -> None:
-    await app.subscriptions.aremove(name)
-
-
-consumer_router = Router(prefix="/consumers", tags=["consumers"])
-
-
-class Reset(Body):
-    to: Literal["beginning", "now"] = "beginning"
-
-
-@consumer_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Consumer])
-async def list_consumers(app: TheApp) -> Page[Consumer]:
-    return Page(items=await app.events.aconsumers())
-
-
-@consumer_router.post("/{name:path}/reset", dependencies=[allowed(Scope.OPERATE)], status_code=204)
-async def reset_consumer(app: TheApp, name: NamePath, body: Reset | None = None) -> None:
-    """Move a consumer to the beginning of the ledger, or to now."""
-    await app.events.areset_consumer(name, (body or Reset()).to)
-
-
-@consumer_router.delete("/{name:path}", dependencies=[allowed(Scope.OPERATE)], status_code=204)
-async def remove_consumer(app: TheApp, name: NamePath) -> None:
-    """Remove a consumer and its position."""
-    await app.events.aremove_consumer(name)
+subscription_router = routes("subscriptions", Subscriptions)
+consumer_router = routes("consumers", Consumers)

@@ -8,16 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Conflict
 from holdfast.features.events.model import Cause, Delivery, FeedResult, NewSubscription, Subscription, is_ledger_pattern
-from holdfast.features.events.store import ConsumerReads, SubscriptionReads
+from holdfast.features.events.store import ConsumerStore, SubscriptionStore
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.admission import halted
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json, note_action
+from holdfast.stores.sqlite.base import (
+    SqlitePart,
+    any_tenant,
+    begin_write,
+    end_write,
+    ids_json,
+    note_action,
+    write,
+)
 
 if TYPE_CHECKING:
-    from holdfast.features.payloads.store import PayloadRuleStore
+    from holdfast.features.payloads.store import SqlitePayloadRules
     from holdfast.features.schedules.store import TemplateStore
-    from holdfast.stores.port import JobStore, LedgerStore
+    from holdfast.stores.sqlite.jobs import SqliteJobs
+    from holdfast.stores.sqlite.ledger import SqliteLedger
 
 _ADD = (
     "INSERT INTO holdfast_subscription (id, tenant, name, pattern, kind, match, job_kind, job_options, max_depth,"
@@ -26,8 +35,8 @@ _ADD = (
     " :actor, :now, :now) ON CONFLICT (tenant, name) DO NOTHING RETURNING 1"
 )
 _DEFINITION = ("pattern", "kind", "match", "job_kind", "job_options", "max_depth", "declared")
-# A program declares the subscription again: its filter and its jobs may have changed, its cursor has not. Only if it
-# now reads the other kind of events is its cursor reset, because the old one means nothing there.
+# Its filter and its jobs may have changed, its cursor has not. Only if it now reads the other kind of events is its
+# cursor reset, because the old one means nothing there.
 _REDEFINE = (
     f"UPDATE holdfast_subscription SET {', '.join(f'{column} = :{column}' for column in _DEFINITION)}, updated_at ="
     " :now, cursor = CASE WHEN (pattern LIKE 'job.%') = (:pattern LIKE 'job.%') THEN cursor ELSE :cursor END"
@@ -69,9 +78,9 @@ def _peek(self: SqliteSubscriptions, name: str, want: int, tenant: str) -> Steps
     return None if events else FeedResult()
 
 
-class SqliteSubscriptions(SqlitePart, SubscriptionReads):
+class SqliteSubscriptions(SqlitePart, SubscriptionStore):
     def __init__(
-        self, jobs: JobStore, ledger: LedgerStore, templates: TemplateStore, payload_rules: PayloadRuleStore
+        self, jobs: SqliteJobs, ledger: SqliteLedger, templates: TemplateStore, payload_rules: SqlitePayloadRules
     ) -> None:
         self._jobs, self._ledger, self._templates, self._payload_rules = jobs, ledger, templates, payload_rules
 
@@ -89,11 +98,7 @@ class SqliteSubscriptions(SqlitePart, SubscriptionReads):
 
     @flow()
     def pause(self, name: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from begin_write(actor)
-        params = {"reason": reason, "actor": actor, "now": now, "tenant": tenant, "name": name}
-        rows = yield Statement(_PAUSE, params)
-        yield from end_write()
-        return bool(rows)
+        return bool((yield from write(actor, _PAUSE, reason=reason, tenant=tenant, name=name)))
 
     @flow()
     def resume(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
@@ -106,12 +111,8 @@ class SqliteSubscriptions(SqlitePart, SubscriptionReads):
 
     @flow()
     def remove(self, name: str, tenant: str, actor: str | None = None) -> Steps[bool]:
-        yield from begin_write(actor)
-        rows = yield Statement(
-            "DELETE FROM holdfast_subscription WHERE tenant = ? AND name = ? RETURNING 1", (tenant, name)
-        )
-        yield from end_write()
-        return bool(rows)
+        text = "DELETE FROM holdfast_subscription WHERE tenant = :tenant AND name = :name RETURNING 1"
+        return bool((yield from write(actor, text, tenant=tenant, name=name)))
 
     @flow(peek=_peek, notifies=True)
     def feed(self, name: str, want: int, tenant: str) -> Steps[FeedResult]:
@@ -119,10 +120,10 @@ class SqliteSubscriptions(SqlitePart, SubscriptionReads):
 
     @flow()
     def failed(self, id: str, failure: str, tenant: str) -> Steps[None]:
-        now = yield from begin_write(None)
-        text = "UPDATE holdfast_subscription SET failure = ?, failed_at = ? WHERE id = ? AND tenant = ?"
-        yield Statement(text, (failure, now, id, tenant))
-        yield from end_write()
+        text = (
+            "UPDATE holdfast_subscription SET failure = :failure, failed_at = :now WHERE id = :id AND tenant = :tenant"
+        )
+        yield from write(None, text, failure=failure, id=id, tenant=tenant)
 
     def _hold(self, name: str, tenant: str) -> Steps[Subscription | None]:
         """There is one writer at a time: the write lock holds the subscription."""
@@ -183,15 +184,13 @@ class SqliteSubscriptions(SqlitePart, SubscriptionReads):
             "now": now,
         }
         added = yield Statement(_ADD, params)
-        if not added and not new.declared:
-            raise Conflict(f"subscription {new.name} already exists", code="subscription_exists")
         if not added:
             yield Statement(_REDEFINE, params)
         yield from end_write()
         return bool(added)
 
 
-class SqliteConsumers(SqlitePart, ConsumerReads):
+class SqliteConsumers(SqlitePart, ConsumerStore):
     @flow()
     def reset(self, consumer: str, beginning: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
         now = yield from begin_write(actor)
@@ -209,12 +208,8 @@ class SqliteConsumers(SqlitePart, ConsumerReads):
 
     @flow()
     def remove(self, consumer: str, tenant: str, actor: str | None = None) -> Steps[bool]:
-        yield from begin_write(actor)
-        rows = yield Statement(
-            "DELETE FROM holdfast_consumer WHERE tenant = ? AND name = ? RETURNING 1", (tenant, consumer)
-        )
-        yield from end_write()
-        return bool(rows)
+        text = "DELETE FROM holdfast_consumer WHERE tenant = :tenant AND name = :name RETURNING 1"
+        return bool((yield from write(actor, text, tenant=tenant, name=consumer)))
 
 
 def _end_cursors() -> Steps[tuple[str, str]]:

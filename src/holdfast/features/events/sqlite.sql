@@ -2,13 +2,13 @@
 
 -- There is one writer at a time, so the order of these numbers is the commit order. `refuse_app_event_update` allows no other
 -- update.
-DROP TRIGGER IF EXISTS holdfast_number_app_event;
 CREATE TRIGGER holdfast_number_app_event AFTER INSERT ON holdfast_app_event WHEN NEW.seq IS NULL
 BEGIN
-    UPDATE holdfast_app_event SET seq = (SELECT coalesce(max(seq), 0) + 1 FROM holdfast_app_event) WHERE id = NEW.id;
+    UPDATE holdfast_app_event
+       SET seq = max((SELECT coalesce(max(seq), 0) + 1 FROM holdfast_app_event), (SELECT max(first_seq) FROM holdfast_ledger_epoch))
+     WHERE id = NEW.id;
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_app_event_update;
 CREATE TRIGGER holdfast_refuse_app_event_update BEFORE UPDATE ON holdfast_app_event
 WHEN OLD.seq IS NOT NULL OR NEW.id <> OLD.id OR NEW.tenant <> OLD.tenant OR NEW.name <> OLD.name OR NEW.data <> OLD.data
      OR NEW.key IS NOT OLD.key OR NEW.job_id IS NOT OLD.job_id OR NEW.sent_by <> OLD.sent_by OR NEW.sent_at <> OLD.sent_at
@@ -18,23 +18,10 @@ BEGIN
 END;
 
 -- A delivery that created a job names an existing job of its tenant. REPLACE would delete conflicting rows without a check.
-DROP TRIGGER IF EXISTS holdfast_judge_delivery_insert;
-CREATE TRIGGER holdfast_judge_delivery_insert BEFORE INSERT ON holdfast_delivery
+CREATE TRIGGER holdfast_guard_delivery_insert BEFORE INSERT ON holdfast_delivery
 BEGIN
     SELECT RAISE(ABORT, 'already exists: the event was already delivered to this subscription')
      WHERE EXISTS (SELECT 1 FROM holdfast_delivery d WHERE d.subscription_id = NEW.subscription_id AND d.event = NEW.event);
     SELECT RAISE(ABORT, 'immutable: the delivery refers to a job that does not exist')
      WHERE NEW.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM holdfast_job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant);
-END;
-
-DROP TRIGGER IF EXISTS holdfast_refuse_delivery_update;
-CREATE TRIGGER holdfast_refuse_delivery_update BEFORE UPDATE ON holdfast_delivery
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: delivery: rows are never changed');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_refuse_subscription_rename;
-CREATE TRIGGER holdfast_refuse_subscription_rename BEFORE UPDATE OF id, tenant, name, created_at ON holdfast_subscription
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: name and tenant of a subscription cannot change');
 END;

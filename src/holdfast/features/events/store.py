@@ -1,4 +1,4 @@
-"""Subscriptions and consumers in the database: ports, shared reads and PostgreSQL.
+"""Subscriptions and consumers in the database: ports with the shared reads, and PostgreSQL.
 
 A run of a subscription (``feed``) reads new events, creates a job for each match, and advances the cursor. This is one
 transaction, so a crash leaves all of it or nothing. Many processes may run at the same time: one holds the
@@ -13,10 +13,9 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.engine.job import EVERY_TENANT, Enqueued, Event, JobSpec
-from holdfast.errors import Conflict
 from holdfast.features.events.model import (
     Cause,
     Consumer,
@@ -33,56 +32,18 @@ from holdfast.features.payloads.model import effective
 from holdfast.features.schedules.model import Template
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Row, Rows, Statement, Steps, flow
-from holdfast.stores.ids import new_id
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
+from holdfast.stores.requests import new_id
 
 if TYPE_CHECKING:
-    from holdfast.features.payloads.store import PayloadRuleStore
+    from holdfast.features.payloads.store import PostgresPayloadRules, SqlitePayloadRules
     from holdfast.features.schedules.store import TemplateStore
-    from holdfast.stores.port import JobStore, LedgerStore
-
-
-class SubscriptionStore(Protocol):
-    def pause(self, name: str, reason: str | None, actor: str, tenant: str) -> Flow[bool]: ...
-
-    def resume(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Flow[bool]:
-        """Resume a subscription; ``skip`` leaves out the events that arrived while it was paused."""
-        ...
-
-    def remove(self, name: str, tenant: str, actor: str | None = None) -> Flow[bool]: ...
-
-    def feed(self, name: str, want: int, tenant: str) -> Flow[FeedResult]:
-        """Read up to ``want`` events and create the jobs of those that match. Does nothing while another process feeds
-        this subscription."""
-        ...
-
-    def failed(self, id: str, failure: str, tenant: str) -> Flow[None]: ...
-
-    def get(self, name: str, tenant: str) -> Flow[Subscription | None]: ...
-
-    def active(self, tenant: str) -> Flow[list[tuple[str, str, str]]]: ...
-
-    def deliveries(self, id: str, tenant: str, refused: bool, limit: int) -> Flow[list[Delivery]]: ...
-
-    def behind(self, cursor: str | None, of_ledger: bool, tenant: str) -> Flow[int]: ...
-
-    def set(self, new: NewSubscription, id: str, actor: str, tenant: str) -> Flow[bool]:
-        """Create a subscription; False if it exists. An existing declared one is redefined and keeps its position."""
-        ...
-
-    def list(self, tenant: str) -> Flow[list[Subscription]]: ...
-
-
-class ConsumerStore(Protocol):
-    def reset(self, consumer: str, beginning: bool, tenant: str, actor: str | None = None) -> Flow[bool]:
-        """Move a consumer to the beginning of the events, or to the end."""
-        ...
-
-    def remove(self, consumer: str, tenant: str, actor: str | None = None) -> Flow[bool]: ...
-
-    def list(self, tenant: str) -> Flow[list[Consumer]]: ...
+    from holdfast.stores.postgres.jobs import PostgresJobs
+    from holdfast.stores.postgres.ledger import PostgresLedger
+    from holdfast.stores.sqlite.jobs import SqliteJobs
+    from holdfast.stores.sqlite.ledger import SqliteLedger
 
 
 COLUMNS = Record.columns(Subscription, "s.")
@@ -113,13 +74,34 @@ class CursorReads(Reader):
         return int(rows[0][0])
 
 
-class SubscriptionReads(CursorReads):
+class SubscriptionStore(CursorReads):
     """Reads subscriptions and creates jobs from events. The constructor sets the stores that this needs."""
 
-    _jobs: JobStore
-    _ledger: LedgerStore
+    _jobs: PostgresJobs | SqliteJobs
+    _ledger: PostgresLedger | SqliteLedger
     _templates: TemplateStore
-    _payload_rules: PayloadRuleStore
+    _payload_rules: PostgresPayloadRules | SqlitePayloadRules
+
+    @abstractmethod
+    def pause(self, name: str, reason: str | None, actor: str, tenant: str) -> Flow[bool]: ...
+
+    @abstractmethod
+    def resume(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Flow[bool]:
+        """Resume a subscription; ``skip`` leaves out the events that arrived while it was paused."""
+
+    @abstractmethod
+    def remove(self, name: str, tenant: str, actor: str | None = None) -> Flow[bool]: ...
+
+    @abstractmethod
+    def feed(self, name: str, want: int, tenant: str) -> Flow[FeedResult]:
+        """Read up to ``want`` events and create the jobs of those that match. Does nothing while another process feeds
+        this subscription."""
+
+    @abstractmethod
+    def failed(self, id: str, failure: str, tenant: str) -> Flow[None]: ...
+
+    @abstractmethod
+    def active(self, tenant: str) -> Flow[list[tuple[str, str, str]]]: ...
 
     @cached_property
     def _subscription(self) -> Callable[[Row], Subscription]:
@@ -129,8 +111,7 @@ class SubscriptionReads(CursorReads):
     def get(self, name: str, tenant: str) -> Steps[Subscription | None]:
         # A subscription to the events of every tenant is stored with the tenant '*', so an equal comparison finds it.
         text = f"select {COLUMNS} from {{subscription}} s where s.name = :name and s.tenant = :scope"
-        rows = yield from self._query(tenant, text, name=name, scope=tenant)
-        return self._subscription(rows[0]) if rows else None
+        return (yield from self._record(Subscription, tenant, text, name=name, scope=tenant))
 
     @flow(writes=False)
     def deliveries(self, id: str, tenant: str, refused: bool, limit: int) -> Steps[list[Delivery]]:
@@ -140,9 +121,7 @@ class SubscriptionReads(CursorReads):
             f"select {Record.columns(Delivery, 'd.')} from {{delivery}} d where d.subscription_id = :id {only}"
             f" and {within(tenant, 'd.tenant')} order by d.at desc, d.event desc limit {max(1, min(limit, 1000)):d}"
         )
-        rows = yield from self._query(tenant, text, id=id)
-        decode = Record.decoder(Delivery, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(Delivery, tenant, text, id=id))
 
     @flow(writes=False)
     def behind(self, cursor: str | None, of_ledger: bool, tenant: str) -> Steps[int]:
@@ -233,11 +212,21 @@ class SubscriptionReads(CursorReads):
     @flow(writes=False)
     def list(self, tenant: str) -> Steps[list[Subscription]]:
         text = f"select {COLUMNS} from {{subscription}} s where {within(tenant, 's.tenant')} order by s.name, s.tenant"
-        rows = yield from self._query(tenant, text)
-        return [self._subscription(row) for row in rows]
+        return (yield from self._records(Subscription, tenant, text))
+
+    @abstractmethod
+    def set(self, new: NewSubscription, id: str, actor: str, tenant: str) -> Flow[bool]:
+        """Create a subscription. One that exists is redefined and keeps its position: False."""
 
 
-class ConsumerReads(CursorReads):
+class ConsumerStore(CursorReads):
+    @abstractmethod
+    def reset(self, consumer: str, beginning: bool, tenant: str, actor: str | None = None) -> Flow[bool]:
+        """Move a consumer to the beginning of the events, or to the end."""
+
+    @abstractmethod
+    def remove(self, consumer: str, tenant: str, actor: str | None = None) -> Flow[bool]: ...
+
     @flow(writes=False)
     def list(self, tenant: str) -> Steps[list[Consumer]]:
         text = (
@@ -254,14 +243,14 @@ class ConsumerReads(CursorReads):
         return consumers
 
 
-class PostgresSubscriptions(Calls, SubscriptionReads):
+class PostgresSubscriptions(Calls, SubscriptionStore):
     def __init__(
         self,
         schema: str,
-        jobs: JobStore,
-        ledger: LedgerStore,
+        jobs: PostgresJobs,
+        ledger: PostgresLedger,
         templates: TemplateStore,
-        payload_rules: PayloadRuleStore,
+        payload_rules: PostgresPayloadRules,
     ) -> None:
         super().__init__(schema)
         self._jobs, self._ledger, self._templates, self._payload_rules = jobs, ledger, templates, payload_rules
@@ -274,18 +263,15 @@ class PostgresSubscriptions(Calls, SubscriptionReads):
 
     @flow(single=True)
     def pause(self, name: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("pause_subscription", "%s, %s, %s, %s", name, reason, actor, tenant)
-        return bool(rows[0][0])
+        return (yield from self._flag("pause_subscription", "%s, %s, %s, %s", name, reason, actor, tenant))
 
     @flow(single=True)
     def resume(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
-        rows = yield self._call("resume_subscription", "%s, %s, %s, %s", name, skip, tenant, actor)
-        return bool(rows[0][0])
+        return (yield from self._flag("resume_subscription", "%s, %s, %s, %s", name, skip, tenant, actor))
 
     @flow(single=True)
     def remove(self, name: str, tenant: str, actor: str | None = None) -> Steps[bool]:
-        rows = yield self._call("delete_subscription", "%s, %s, %s", name, tenant, actor)
-        return bool(rows[0][0])
+        return (yield from self._flag("delete_subscription", "%s, %s, %s", name, tenant, actor))
 
     @flow()
     def feed(self, name: str, want: int, tenant: str) -> Steps[FeedResult]:
@@ -296,10 +282,7 @@ class PostgresSubscriptions(Calls, SubscriptionReads):
         yield self._call("subscription_failed", "%s, %s, %s", id, failure, tenant)
 
     def _hold(self, name: str, tenant: str) -> Steps[Subscription | None]:
-        columns = Record.columns(Subscription)
-        text = f"select {columns} from {self.dialect.schema}hold_subscription(%s, %s)"
-        rows = yield Statement(text, (name, tenant))
-        return self._subscription(rows[0]) if rows else None
+        return next(iter((yield from self._call_as(Subscription, "hold_subscription", "%s, %s", name, tenant))), None)
 
     def _causes(self, ids: Sequence[str]) -> Steps[dict[str, Cause]]:
         rows = yield Statement(
@@ -329,35 +312,18 @@ class PostgresSubscriptions(Calls, SubscriptionReads):
 
     @flow(single=True)
     def set(self, new: NewSubscription, id: str, actor: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call(
-            "save_subscription",
-            "%s, %s, %s, %s, %s, %s::json, %s::json, %s, %s, %s, %s, %s",
-            id,
-            new.name,
-            new.pattern,
-            new.job_kind,
-            new.kind,
-            None if new.match is None else json.dumps(new.match, sort_keys=True),
-            json.dumps(new.job_options, sort_keys=True),
-            new.max_depth,
-            new.start == "beginning",
-            new.declared,
-            actor,
-            tenant,
-        )
-        created, refused, refusal = rows[0]
-        if refused:
-            raise Conflict(f"subscription {new.name} already exists", code=refusal)
-        return bool(created)
+        arguments = "%s, %s, %s, %s, %s, %s::json, %s::json, %s, %s, %s, %s, %s"
+        match = None if new.match is None else json.dumps(new.match, sort_keys=True)
+        what = (id, new.name, new.pattern, new.job_kind, new.kind, match, json.dumps(new.job_options, sort_keys=True))
+        how = (new.max_depth, new.start == "beginning", new.declared)
+        return (yield from self._flag("save_subscription", arguments, *what, *how, actor, tenant))
 
 
-class PostgresConsumers(Calls, ConsumerReads):
+class PostgresConsumers(Calls, ConsumerStore):
     @flow(single=True)
     def reset(self, consumer: str, beginning: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
-        rows = yield self._call("reset_consumer", "%s, %s, %s, %s", consumer, beginning, tenant, actor)
-        return bool(rows[0][0])
+        return (yield from self._flag("reset_consumer", "%s, %s, %s, %s", consumer, beginning, tenant, actor))
 
     @flow(single=True)
     def remove(self, consumer: str, tenant: str, actor: str | None = None) -> Steps[bool]:
-        rows = yield self._call("remove_consumer", "%s, %s, %s", consumer, tenant, actor)
-        return bool(rows[0][0])
+        return (yield from self._flag("remove_consumer", "%s, %s, %s", consumer, tenant, actor))

@@ -3,7 +3,7 @@
 The ledger has no index by time, so its end is read: up to ``TAIL`` rows by sequence number. If more has happened in the
 range, samples of consecutive numbers are read instead, and the events before each sample are estimated from it: numbers
 are assigned in order, so the distance of two is the number of events between them. Limits apply to sequence numbers and
-not to rows of the tenant, so that a small tenant costs no more than a large one (docs/adr/0029).
+not to rows of the tenant, so that a small tenant costs no more than a large one (docs/adr/0023).
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ Counts = tuple[datetime, str, list[float]]
 class ActivityReads(Reader):
     @flow(writes=False)
     def activity(self, tenant: str, range: str = "1h", by: str | None = None) -> Steps[Activity]:
+        """Jobs enqueued, succeeded and failed over a range (``RANGES``), and the schedules due next. With ``by``
+        (``queue`` or ``kind``) also one series for each."""
         now = yield from self._database_now()
         activity, (wait, run), due = yield from read_together(
             self._points(tenant, now, range, by), self._spreads(tenant), self._due(tenant)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
+from holdfast.cli.derived import derived_command
 from holdfast.cli.failures import FAILED
 from holdfast.cli.output import Cell, advice, emit, line, print_fields, say, span, table, write
 from holdfast.cli.session import AnyTenant, NoTenant, refuse_absent, scope, store_at
+from holdfast.engine.declared import Help
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import Refused
 from holdfast.features.health.model import CAP, Thresholds
@@ -24,33 +26,30 @@ NO_ALARM = frozenset(
     {
         *("dead_letters", "paused", "unserved_kinds", "limits_hold_many", "approvals_overdue", "schedules_late"),
         *("unserved_executors", "consumers_behind", "backlog", "clock_skew", "oldest_waits", "no_worker"),
-        *("expired_leases", "long_running"),
+        *("expired_leases", "long_running", "unserved_versions", "held_jobs"),
     }
 )
 # Findings that fail only with --strict. A role that owns the tables is fine for a single tenant.
-ADVICE = frozenset({"role", "login", "pooler", *NO_ALARM})
+ADVICE = frozenset({"role", "login", "pooler", "recovered", *NO_ALARM})
 MARKS = {"critical": "!!", "warn": "!", "advice": "-"}
 
 
 STYLES = {"ok": "green", "warn": "yellow", "critical": "bold red"}
 
 
+@derived_command(AnyTenant, HealthChecks.get)
 def health(
     session: AnyTenant,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 also for a warning.")] = False,
+    inputs: Any,
+    strict: Annotated[bool, Help("Exit 1 also for a warning.")] = False,
     thresholds: Annotated[
-        list[str] | None,
-        typer.Option("--threshold", metavar="NAME=VALUE", help="Change a threshold: oldest_warn=10m; repeatable."),
-    ] = None,
-    domain: Annotated[
-        str | None,
-        typer.Option("--domain", metavar="NAME", help="Only jobs of the kinds of this domain."),
+        list[str] | None, Help("Change a threshold: oldest_warn=10m; repeatable.", "NAME=VALUE", option="--threshold")
     ] = None,
 ) -> None:
     """Report health: ok, warn or critical, with reasons. Exit 1 if critical."""
     when = Thresholds.of(thresholds or ())
     with session.connect() as client:
-        result = HealthChecks(client).get(tenant=session.scope, when=when, domain=domain)
+        result = HealthChecks(client).get(when=when, **inputs)
     if session.as_json:
         emit(result)
     else:
@@ -82,14 +81,13 @@ def _count(number: int) -> str:
     return f"{number:,}" + ("+" if number >= CAP else "")
 
 
-def doctor(
-    session: NoTenant, strict: Annotated[bool, typer.Option("--strict", help="Treat advice as a problem.")] = False
-) -> None:
+def doctor(session: NoTenant, strict: Annotated[bool, Help("Treat advice as a problem.")] = False) -> None:
     """Check the database for problems. Exit 1 if there are any."""
     with store_at(session.url, session.schema) as store:
         refuse_absent(store)
         findings = store.diagnose()
-        if store.schema().current:
+        # A copy cannot tell how far its consumers are behind until it is adopted.
+        if store.schema().current and not any(finding.name == "copied" for finding in findings):
             findings += _health_findings(store)
     levels = [level(finding, strict=strict) for finding in findings]
     ok = "problem" not in levels

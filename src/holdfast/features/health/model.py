@@ -29,6 +29,8 @@ CODES: Final = (
         "backlog",
         "unserved_kinds",
         "unserved_executors",
+        "unserved_versions",
+        "held_jobs",
         "long_running",
         "dead_letters",
         "paused",
@@ -189,10 +191,14 @@ class Health:
     """Time since a worker's lease expired that no other worker has ended yet."""
     long_running: tuple[LongRunning, ...] = ()
     """Jobs that run much longer than usual, the first three of each kind."""
+    unserved_versions: tuple[str, ...] = ()
+    """Versions of the application that jobs are pinned to and no running worker has."""
+    held: int = 0
+    """Jobs whose recorded steps fit no code that has been tried."""
     capped: bool = False
 
 
-def judged(health: Health, when: Thresholds = DEFAULT_THRESHOLDS) -> Health:
+def assess(health: Health, when: Thresholds = DEFAULT_THRESHOLDS) -> Health:
     """The health with its verdict and reasons."""
     return _with_reasons(health, [*_job_concerns(health, when), *_configuration_concerns(health, when)])
 
@@ -232,6 +238,19 @@ def _job_concerns(health: Health, when: Thresholds) -> Iterator[Concern]:
             "unserved_executors",
             f"jobs wait for executors that no running worker has as its label: {labels}",
             f"Start one: holdfast worker MODULE:APP --executor {health.unserved_executors[0]}",
+        )
+    if health.unserved_versions:
+        names = ", ".join(health.unserved_versions[:10])
+        yield _warning(
+            "unserved_versions",
+            f"jobs are pinned to versions of the application that no running worker has: {names}",
+            "Start workers of these versions, or move the jobs: holdfast versions move VERSION --to VERSION",
+        )
+    if health.held:
+        yield _warning(
+            "held_jobs",
+            f"{_counted(health.held, 'job is', 'jobs are')} held: the recorded steps fit no code that has been tried",
+            "Deploy code that fits them. See both sequences of steps: holdfast versions held",
         )
     if health.long_running:
         yield _warning(

@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from holdfast import __version__
 from holdfast.app import App
+from holdfast.app.internals import session_of
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.version import __version__
 from holdfast.errors import HoldfastError
 from holdfast.features.health.model import CAP, Health
 from holdfast.features.health.statistics import RANGES, Activity, range_of
@@ -29,8 +30,8 @@ SHOWN: Final = 200
 
 async def index(request: Request) -> Response:
     app = the_app(request)
-    client = app._session
-    schema, health = await app._store.aschema(), await app.health.aget()
+    client = session_of(app)
+    schema, health = await session_of(app).store.aschema(), await app.health.aget()
     pauses = await client.arun(pauses_with_disabled_agents(client, client.tenant))
     return await render(
         request,
@@ -48,7 +49,7 @@ async def index(request: Request) -> Response:
 async def doctor(request: Request) -> Response:
     """Diagnostics read the whole catalogue, so they run on request."""
     check_all_tenants(request)
-    findings = await asyncio.to_thread(the_app(request)._store.diagnose)
+    findings = await asyncio.to_thread(session_of(the_app(request)).store.diagnose)
     return await render(request, "doctor.html", findings=findings)
 
 
@@ -82,10 +83,10 @@ REASON_LINKS = {
 async def overview(request: Request) -> Response:
     identity = require(request, Scope.READ)
     app = the_app(request)
-    client, store = app._session, app._session.store
+    client, store = session_of(app), session_of(app).store
     query = request.query_params
     wanted, by = query.get("range", ""), choice_field(query, "by", BY) or None
-    health, standing, activity, groups = await asyncio.gather(
+    health, current, activity, groups = await asyncio.gather(
         app.health.aget(),
         client.arun(store.health.workers(client.tenant)),
         client.arun(store.health.activity(client.tenant, wanted if wanted in RANGES else "1h", by)),
@@ -94,7 +95,7 @@ async def overview(request: Request) -> Response:
     if wanted not in RANGES:
         activity = await _with_data(app, activity, by)
     waiting = sorted(
-        (queue for queue in standing.queues if queue.waiting), key=lambda queue: -(queue.oldest_age_s or 0.0)
+        (queue for queue in current.queues if queue.waiting), key=lambda queue: -(queue.oldest_age_s or 0.0)
     )
     tenants, elsewhere = await _tenants(app, identity)
     return await render(
@@ -103,14 +104,14 @@ async def overview(request: Request) -> Response:
         health=health,
         tenants=tenants,
         elsewhere=elsewhere,
-        workers=standing.workers,
+        workers=current.workers,
         activity=activity,
         ranges=RANGES,
         by=by or "",
         groups=groups,
         reason_links=REASON_LINKS,
-        later=sum(queue.scheduled for queue in standing.queues),
-        retrying=sum(queue.retrying for queue in standing.queues),
+        later=sum(queue.scheduled for queue in current.queues),
+        retrying=sum(queue.retrying for queue in current.queues),
         waiting=waiting[:QUEUES],
         series=tuple(activity.series) if by else ("Enqueued", "Succeeded", "Failed"),
         chart_rows=chart_rows(activity, by),
@@ -122,7 +123,7 @@ async def _tenants(app: App, identity: Identity) -> tuple[list[Tenant], Health |
     health of all of them if one is shown."""
     if not identity.operates_all:
         return [], None
-    client, one = app._session, not identity.is_every_tenant
+    client, one = session_of(app), not identity.is_every_tenant
     found: list[Tenant] = []
     elsewhere: Health | None = None
     with client.serving(EVERY_TENANT, identity.actor), suppress(HoldfastError):  # a database login of one tenant
@@ -134,7 +135,8 @@ async def _tenants(app: App, identity: Identity) -> tuple[list[Tenant], Health |
 
 async def _with_data(app: App, hour: Activity, by: str | None) -> Activity:
     """Activity over the range that has data: 15 minutes while nothing is older, a longer range after a quiet hour."""
-    client, store = app._session, app._session.store
+    session = session_of(app)
+    client, store = session, session.store
     ages = [hour.now - point.at for point in hour.points if point.enqueued or point.succeeded or point.failed]
     better = range_of(ages) if ages else await client.arun(store.health.latest(client.tenant))
     if better == hour.range:

@@ -1,4 +1,4 @@
-"""The probes ``/livez`` and ``/readyz``, which need no authentication and reveal nothing else; the health route."""
+"""The probes ``/livez`` and ``/readyz``, which need no authentication and reveal nothing else."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from fastapi import Request
 from starlette.responses import PlainTextResponse, Response
 
 from holdfast.errors import HoldfastError, SchemaMismatch
-from holdfast.features.health.model import Health
-from holdfast.features.tokens.model import Scope
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import ShortText, TheApp, allowed
 from holdfast.server.problems import problem
 from holdfast.stores.flow import in_thread
 
@@ -70,12 +67,3 @@ async def readyz(request: Request) -> Response:
     if error is not None:
         return problem(503, error.code, error.message, fix=error.fix)
     return PlainTextResponse("ready\n")
-
-
-router = Router(prefix="/health", tags=["health"])
-
-
-@router.get("", dependencies=[allowed(Scope.READ)], response_model=Health)
-async def show_health(app: TheApp, domain: ShortText = None) -> Health:
-    """Report the tenant's health: ok, warn or critical, with reasons; with a domain, of the jobs of its kinds alone."""
-    return await app.health.aget(domain=domain)

@@ -18,24 +18,24 @@ from holdfast.features.health.statistics import (
     MAX_QUEUES,
     MAX_WORKERS,
     Failure,
-    Pulse,
-    QueuePulse,
+    QueuesAndWorkers,
+    QueueStatus,
     Rates,
-    Standing,
-    WorkerPulse,
+    Statistics,
+    WorkerStatus,
     rates_of,
 )
 from holdfast.features.health.store import _NOT_HELD, _QUEUES, _READY_SINCE, HealthReads
-from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow, read_together
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant
-from holdfast.stores.sqlite.codec import SqliteCodec
 
 if TYPE_CHECKING:
     from holdfast.features.events.store import ConsumerStore, SubscriptionStore
-    from holdfast.features.limits.store import PauseStore
+    from holdfast.features.limits.sqlite import SqlitePauses
+    from holdfast.features.limits.store import PostgresPauses
+    from holdfast.features.versions.store import PostgresVersions, SqliteVersions
 
 # The jobs at the head of each queue, and the first of its lowest priority, which waits longest if others overtake it.
 _HERE = "s.queue = q.queue and s.state = 'queued' and s.due_at is null"
@@ -83,25 +83,27 @@ Waiting = dict[str, tuple[int, float | None]]
 
 class SnapshotReads(HealthReads):
     @abstractmethod
-    def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
+    def _workers(self, tenant: str) -> Steps[list[WorkerStatus]]:
         """Different in each store: on PostgreSQL the ids of leases may not be read, so a function counts their jobs."""
 
     @flow(writes=False)
-    def workers(self, tenant: str) -> Steps[Standing]:
-        return (yield from self._standing(tenant, (yield from self._present())))
+    def workers(self, tenant: str) -> Steps[QueuesAndWorkers]:
+        """Only the queues and workers of ``statistics``."""
+        return (yield from self._queues_and_workers(tenant, (yield from self._present())))
 
     @flow(writes=False)
-    def statistics(self, tenant: str) -> Steps[Pulse]:
+    def statistics(self, tenant: str) -> Steps[Statistics]:
+        """Waiting and running jobs per queue, workers, rates and recent failures."""
         present = yield from self._present()
-        standing = yield from self._standing(tenant, present)
+        current = yield from self._queues_and_workers(tenant, present)
         dead = yield from self._dead(tenant)
         approvals, first_opened, *_ = yield from self._other_counts(tenant, present)
         late, latest = yield from self._lateness(tenant, present)
-        rates, failures = yield from self._recent_events(tenant, standing.at)
-        return Pulse(
-            standing.at,
-            standing.queues,
-            standing.workers,
+        rates, failures = yield from self._recent_events(tenant, current.at)
+        return Statistics(
+            current.at,
+            current.queues,
+            current.workers,
             approvals,
             self._age(present, first_opened),
             dead,
@@ -109,16 +111,16 @@ class SnapshotReads(HealthReads):
             latest,
             rates,
             failures,
-            capped=standing.capped or max(dead, approvals) >= CAP,
+            capped=current.capped or max(dead, approvals) >= CAP,
         )
 
-    def _standing(self, tenant: str, present: Any) -> Steps[Standing]:
+    def _queues_and_workers(self, tenant: str, present: Any) -> Steps[QueuesAndWorkers]:
         (waiting, later), running, workers = yield from read_together(
             self._queued(tenant, present), self._held(tenant), self._workers(tenant)
         )
         names = sorted({*waiting, *(queue for queue, _ in later), *running})[:MAX_QUEUES]
         queues = tuple(
-            QueuePulse(
+            QueueStatus(
                 name,
                 waiting.get(name, (0, None))[0],
                 later[name, "queued"],
@@ -130,7 +132,7 @@ class SnapshotReads(HealthReads):
         )
         largest = max([0, *later.values(), *running.values(), *(count for count, _ in waiting.values())])
         at = self.dialect.codec.time(present)
-        return Standing(at, queues, tuple(workers), capped=largest >= CAP or len(names) == MAX_QUEUES)
+        return QueuesAndWorkers(at, queues, tuple(workers), capped=largest >= CAP or len(names) == MAX_QUEUES)
 
     def _queued(self, tenant: str, now: Any) -> Steps[tuple[Waiting, Counter[tuple[str, str]]]]:
         """For each queue, the number of jobs that may start with the wait of the oldest, and those that wait for a
@@ -201,34 +203,48 @@ class SnapshotReads(HealthReads):
 
 class PostgresHealth(Calls, SnapshotReads, ActivityReads):
     def __init__(
-        self, schema: str, pauses: PauseStore, consumers: ConsumerStore, subscriptions: SubscriptionStore
+        self,
+        schema: str,
+        pauses: PostgresPauses,
+        consumers: ConsumerStore,
+        subscriptions: SubscriptionStore,
+        versions: PostgresVersions,
     ) -> None:
         super().__init__(schema)
         self._pauses, self._consumers, self._subscriptions = pauses, consumers, subscriptions
+        self._versions = versions
 
-    def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
-        rows = yield self._look("worker_standings", "%s, %s", MAX_WORKERS, tenant)
-        decode = Record.decoder(WorkerPulse, self.dialect.codec)
-        return [decode(row) for row in rows]
+    def _workers(self, tenant: str) -> Steps[list[WorkerStatus]]:
+        # A join, because the function returns what earlier releases read.
+        text = (
+            f"select w.*, (select l.app_version from {self._s}lease l where l.holder = w.holder and l.ended_at is null"
+            f" order by l.until desc limit 1) from {self._s}list_workers(%s, %s) w"
+        )
+        return (yield from self._rows_as(WorkerStatus, Statement(text, (MAX_WORKERS, tenant))))
 
 
 class SqliteHealth(SqlitePart, SnapshotReads, ActivityReads):
-    def __init__(self, pauses: PauseStore, consumers: ConsumerStore, subscriptions: SubscriptionStore) -> None:
+    def __init__(
+        self,
+        pauses: SqlitePauses,
+        consumers: ConsumerStore,
+        subscriptions: SubscriptionStore,
+        versions: SqliteVersions,
+    ) -> None:
         self._pauses, self._consumers, self._subscriptions = pauses, consumers, subscriptions
+        self._versions = versions
 
-    def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
+    def _workers(self, tenant: str) -> Steps[list[WorkerStatus]]:
         scope = {"any": any_tenant(tenant), "tenant": tenant, "most": MAX_WORKERS}
-        rows = yield Statement(_STANDINGS, scope)
-        decode = Record.decoder(WorkerPulse, SqliteCodec())
-        return [decode(row) for row in rows]
+        return (yield from self._rows_as(WorkerStatus, Statement(_WORKERS, scope)))
 
 
-_STANDINGS = (
+_WORKERS = (
     "SELECT l.name, l.holder, l.tenant, l.kinds, l.queues, l.slots, (SELECT count(*) FROM holdfast_job_state s"
     " WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')), l.opened_at, l.renewed_at, l.until,"
     " l.version, l.stop_request, l.stop_requested_at, l.stop_requested_by, (SELECT json_group_array(h.id) FROM"
     " (SELECT s.id FROM holdfast_job_state s WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')"
-    " AND (:any OR s.tenant = :tenant) ORDER BY s.id LIMIT 20) h)"
+    " AND (:any OR s.tenant = :tenant) ORDER BY s.id LIMIT 20) h), l.app_version"
     " FROM holdfast_lease l, holdfast_present p WHERE l.ended_at IS NULL AND l.until > p.now AND l.name <>"
     " 'reservation' AND (:any OR l.tenant = :tenant OR l.tenant = '*') ORDER BY l.renewed_at DESC LIMIT :most"
 )

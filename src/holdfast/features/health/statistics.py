@@ -21,15 +21,15 @@ MAX_WORKERS: Final = 200
 MAX_FAILURES: Final = 10
 
 # The ends of attempts, by the event type in the ledger.
-ENDS: Final = {"succeed": "succeeded", "fail": "failed", "crash": "crashed", "lapse": "lost"}
-FAILURES: Final = frozenset({"fail", "crash", "lapse"})
+ENDS: Final = {"succeed": "succeeded", "fail": "failed", "crash": "crashed", "lease_expired": "lost"}
+FAILURES: Final = frozenset({"fail", "crash", "lease_expired"})
 
 # The format of ``engine.job.holder_of_ours``.
 _HOLDER: Final = re.compile(r"worker (?P<id>[0-9a-f-]{36}) \((?P<host>.*):(?P<pid>[0-9]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
-class QueuePulse:
+class QueueStatus:
     """``waiting`` jobs may start; ``scheduled`` ones wait for a time or are held back; ``retrying`` ones wait for their
     next attempt."""
 
@@ -43,7 +43,7 @@ class QueuePulse:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerPulse:
+class WorkerStatus:
     """A running worker: the holder of a live lease, what it serves and what it runs. None: the worker did not say."""
 
     label: str
@@ -63,22 +63,19 @@ class WorkerPulse:
     stop_requested_by: str | None = None
     job_ids: tuple[str, ...] = ()
     """Ids of its running jobs, of this tenant; the first twenty."""
+    app_version: str | None = None
+    """The version of the application; ``version`` is that of Holdfast."""
 
-    @property
-    def id(self) -> str:
-        """The UUID of a Holdfast worker; the whole holder of any other."""
-        match = _HOLDER.fullmatch(self.holder)
-        return match["id"] if match else self.holder
+    id: str = field(init=False)
+    """The UUID of a Holdfast worker; the whole holder of any other."""
+    host: str | None = field(init=False)
+    pid: int | None = field(init=False)
 
-    @property
-    def host(self) -> str | None:
+    def __post_init__(self) -> None:
         match = _HOLDER.fullmatch(self.holder)
-        return match["host"] if match else None
-
-    @property
-    def pid(self) -> int | None:
-        match = _HOLDER.fullmatch(self.holder)
-        return int(match["pid"]) if match else None
+        parts = (match["id"], match["host"], int(match["pid"])) if match else (self.holder, None, None)
+        for name, value in zip(("id", "host", "pid"), parts, strict=True):
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +99,7 @@ class Rates:
     seconds: float = 0.0
     enqueued: int = 0
     ended: Mapping[str, int] = field(default_factory=dict)
-    buried: int = 0
+    dead_letters: int = 0
     """Became dead letters."""
 
     def per_second(self, count: int) -> float:
@@ -114,20 +111,20 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The queues and workers of a ``Pulse``, for pages that show nothing else."""
+class QueuesAndWorkers:
+    """The queues and workers of a ``Statistics``, for pages that show nothing else."""
 
     at: datetime
-    queues: tuple[QueuePulse, ...]
-    workers: tuple[WorkerPulse, ...]
+    queues: tuple[QueueStatus, ...]
+    workers: tuple[WorkerStatus, ...]
     capped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class Statistics:
     at: datetime
-    queues: tuple[QueuePulse, ...]
-    workers: tuple[WorkerPulse, ...]
+    queues: tuple[QueueStatus, ...]
+    workers: tuple[WorkerStatus, ...]
     approvals_open: int
     oldest_approval_age_s: float | None
     dead_letters: int
@@ -146,7 +143,7 @@ def rates_of(happened: Iterable[tuple[str, datetime]], now: datetime, whole: boo
     reach = WINDOW if whole or len(recent) < len(events) else max((age for _, age in events), default=WINDOW)
     counts = Counter(recent)
     ended = {name: counts[event_type] for event_type, name in ENDS.items() if counts[event_type]}
-    return Rates(max(reach, 0.001), counts["enqueue"], ended, counts["bury"])
+    return Rates(max(reach, 0.001), counts["enqueue"], ended, counts["dead_letter"])
 
 
 MINUTE: Final = timedelta(minutes=1)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 from statistics import median
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.requirement import Requirement
 from holdfast.features.health.model import (
     CAP,
     DEFAULT_THRESHOLDS,
@@ -20,49 +21,19 @@ from holdfast.features.health.model import (
     Health,
     LongRunning,
     Thresholds,
+    assess,
     is_long,
-    judged,
 )
-from holdfast.features.health.statistics import Activity, Pulse, QueueFigures, Recent, Standing
 from holdfast.features.limits.model import Pause
-from holdfast.stores.flow import Flow, Steps, flow, read_together
+from holdfast.stores.flow import Steps, flow, read_together
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.reader import within
 
 if TYPE_CHECKING:
     from holdfast.features.events.store import ConsumerStore, SubscriptionStore
-    from holdfast.features.limits.store import PauseStore
-
-
-class HealthStore(Protocol):
-    def statistics(self, tenant: str) -> Flow[Pulse]:
-        """Waiting and running jobs per queue, workers, rates and recent failures."""
-        ...
-
-    def workers(self, tenant: str) -> Flow[Standing]:
-        """Only the queues and workers of ``statistics``."""
-        ...
-
-    def activity(self, tenant: str, range: str = "1h", by: str | None = None) -> Flow[Activity]:
-        """Jobs enqueued, succeeded and failed over a range (``RANGES``), and the schedules due next. With ``by``
-        (``queue`` or ``kind``) also one series for each."""
-        ...
-
-    def latest(self, tenant: str) -> Flow[str]:
-        """The range that includes the newest activity."""
-        ...
-
-    def queues(self, tenant: str) -> Flow[list[QueueFigures]]:
-        """Queues with a job in the last day, with their figures of the last hour."""
-        ...
-
-    def recent(self, tenant: str, of: str, name: str, range: str | None = None) -> Flow[Recent]:
-        """The newest jobs of one queue or one kind (``of``), as points over a range."""
-        ...
-
-    def get(self, tenant: str, when: Thresholds = DEFAULT_THRESHOLDS, domain: str | None = None) -> Flow[Health]:
-        """Counts and their concerns. The concerns of the database itself are in ``Store.conditions``."""
-        ...
+    from holdfast.features.limits.sqlite import SqlitePauses
+    from holdfast.features.limits.store import PostgresPauses
+    from holdfast.features.versions.store import PostgresVersions, SqliteVersions
 
 
 SECOND = timedelta(seconds=1)
@@ -118,12 +89,14 @@ WALK = 10 * CAP
 class HealthReads(Reader):
     """The stores it reads from are set by the constructors of the subclasses."""
 
-    _pauses: PauseStore
+    _pauses: PostgresPauses | SqlitePauses
     _consumers: ConsumerStore
     _subscriptions: SubscriptionStore
+    _versions: PostgresVersions | SqliteVersions
 
     @flow(writes=False)
     def get(self, tenant: str, when: Thresholds = DEFAULT_THRESHOLDS, domain: str | None = None) -> Steps[Health]:
+        """Counts and their concerns. The concerns of the database itself are in ``Store.conditions``."""
         now = yield from self._present()
         if domain is not None:
             return (yield from self._of_domain(tenant, now, when, domain))
@@ -132,9 +105,11 @@ class HealthReads(Reader):
             *(self._pauses.list(tenant).start(), self._leases(tenant, now), self._late(tenant, now, when)),
             *(self._behind(tenant, when), self._ledger(tenant), self._executors(tenant)),
             *(self._expired(tenant, now), self._long_running(tenant, now, when)),
+            self._versions.unserved(tenant).start(),
         )
         (backlog, scheduled), dead, (approvals, first_opened, overdue, parked, running) = rows[:3]
-        pauses, (serving, labels), late, behind, (unsealed, holders), executors, expired, long = rows[3:]
+        pauses, (serving, labels), late, behind, (unsealed, holders), executors, expired, long = rows[3:11]
+        unserved, held = rows[11]
         paused = paused_queues(pauses, tenant)
         oldest: Any = None
         pairs: list[tuple[str, str]] = []
@@ -160,6 +135,8 @@ class HealthReads(Reader):
                 sorted({queue for queue, _ in pairs if not any(_serves(worker, queue) for worker in serving)})
             ),
             unserved_executors=tuple(label for label in executors if label not in labels),
+            unserved_versions=tuple(f"{version} ({_jobs(count)})" for version, count in sorted(unserved.items())),
+            held=held,
             parked=parked,
             paused=tuple(pause.says for pause in pauses),
             approvals_overdue=overdue,
@@ -173,7 +150,7 @@ class HealthReads(Reader):
             long_running=long,
             capped=max(backlog, scheduled, dead, parked, running) >= CAP,
         )
-        return judged(health, when)
+        return assess(health, when)
 
     def _of_domain(self, tenant: str, now: Any, when: Thresholds, domain: str) -> Steps[Health]:
         """The figures of the jobs of one domain; approvals, schedules, consumers and the ledger belong to none."""
@@ -215,7 +192,7 @@ class HealthReads(Reader):
             paused=tuple(pause.says for pause in pauses),
             capped=max(backlog, scheduled, dead, parked, running) >= CAP,
         )
-        return judged(health, when)
+        return assess(health, when)
 
     def _present(self) -> Steps[Any]:
         rows = yield self.dialect.read("select now from {present}")
@@ -298,7 +275,8 @@ class HealthReads(Reader):
         own = "1 = 1" if tenant == EVERY_TENANT else f"exists (select 1 from {{job_state}} s where {theirs})"
         text = f"{_EXECUTORS} select x.label from x where x.label is not null and {own} limit :most"
         rows = yield from self._query(tenant, text, most=HEAD)
-        return [str(row[0]) for row in rows]
+        found = (Requirement.of(row[0]).executor for row in rows)
+        return list(dict.fromkeys(label for label in found if label is not None))
 
     def _leases(self, tenant: str, now: Any) -> Steps[tuple[list[tuple[Any, Any]], frozenset[str]]]:
         """Kinds and queues of the live workers (None: the worker reported none and may serve any), and their labels."""
@@ -439,3 +417,7 @@ def _serves(worker: tuple[Any, Any], queue: str, kind: str | None = None) -> boo
     """Whether the worker serves the queue, and has a handler for the kind if one is given."""
     kinds, queues = worker
     return (kinds is None or kind is None or kind in kinds) and (queues is None or queue in queues)
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count:,} jobs"

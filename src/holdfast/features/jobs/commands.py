@@ -1,29 +1,28 @@
-"""``holdfast jobs list | search | show | history | log | artifact | index | indexes``, ``enqueue`` and ``why``."""
+"""``holdfast jobs list | count | search | show | history | log | artifact | index | indexes``; ``enqueue``, ``why``."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from contextlib import closing
-from enum import StrEnum
+from contextlib import ExitStack, closing
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Unpack
 
 import typer
 from rich.text import Text
 
 from holdfast import config
 from holdfast.app import App
-from holdfast.cli import options
-from holdfast.cli.options import JobFilterOptions, document
+from holdfast.app.internals import kinds_of, session_of
+from holdfast.cli.derived import derive, derived_command
+from holdfast.cli.options import JobFilterOptions, JobState, document
 from holdfast.cli.output import (
     advice,
     age,
-    duration,
     emit,
     heading,
-    instant,
     line,
     plain,
     print_document,
@@ -35,10 +34,13 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.session import NAME, AnyTenant, NoTenant, OneTenant, full_id, load_app, refuse_unready
 from holdfast.cli.tree import Commands
-from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT, Job
+from holdfast.engine.declared import Help
+from holdfast.engine.job import DEFAULT_QUEUE, Job
+from holdfast.engine.job_options import EnqueueOptions
+from holdfast.engine.operation import Program, operation
 from holdfast.engine.states import HELD, State
 from holdfast.engine.steps import RESERVED
-from holdfast.errors import NotFound
+from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.agents.commands import disabled_since
 from holdfast.features.attempts.model import AttemptLog
 from holdfast.features.jobs.attempt_files import artifact_of, log_parts, read_artifact, read_log
@@ -52,49 +54,36 @@ from holdfast.features.jobs.timeline import (
     print_timeline,
     short_reason,
 )
-from holdfast.features.jobs.views import Story, story
-from holdfast.features.jobs.views import why as explain
-from holdfast.kind import Options
-from holdfast.stores.private_files import open_private
+from holdfast.stores.host_files import open_private
+from holdfast.stores.job_filters import BY_NAME
 from holdfast.stores.requests import JobFilter
 from holdfast.stores.vault import Vault, shown
 
 commands = Commands("List, show and change jobs.")
 
-PAGE, MAX_PAGE = 50, 1000
+MAX_PAGE = 1000
 FOLLOW_INTERVAL = 0.5
 """Seconds between two reads of a log that ``--follow`` prints."""
 
-AttemptNumber = Annotated[
-    int | None, typer.Option("--attempt", metavar="N", min=1, help="The number of the attempt. Default: the last.")
-]
 
-
-@commands.add(
+@derive(
+    commands,
     "list",
+    AnyTenant,
+    Jobs.list,
     "holdfast jobs list --state dead_letter --since 1d",
     "holdfast jobs list --json --limit 1000",
+    without=tuple(BY_NAME),
 )
-def list_jobs(
-    session: AnyTenant,
-    state: Annotated[
-        State | None, typer.Option("--state", metavar="STATE", help=f"Only jobs in this state: {', '.join(State)}.")
-    ] = None,
-    *,
-    which: JobFilterOptions,
-    limit: options.Limit = PAGE,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="Next page: the id of the last job on this one.")
-    ] = None,
-) -> None:
-    """List jobs, newest first."""
+def list_jobs(session: AnyTenant, inputs: dict[str, Any], state: JobState = None, *, which: JobFilterOptions) -> None:
+    limit = inputs["limit"]
     with session.connect() as client:
         now = client.run(client.store.clock.now())
         job_filter = JobFilter(
             tenant=client.tenant,
             state=state,
             **which.wanted(now),
-            before=after,
+            before=inputs.get("before"),
             limit=min(limit + 1, MAX_PAGE),  # one more than requested, to know whether there is another page
         )
         result = client.run(page(client.store, job_filter))
@@ -110,34 +99,47 @@ def list_jobs(
             "age": lambda job: age(job.created_at, now),
             "why": lambda job: _why(job, result.notes.get(job.id, {})),
         },
-        none="There are no such jobs.",
+        none="No matching jobs.",
         keep=("id", "state", "try", "age"),
     )
     if more:
         say(f"There are more: --after {jobs[-1].id}")
 
 
-@commands.add(
+@derive(
+    commands,
+    "count",
+    AnyTenant,
+    Jobs.count,
+    "holdfast jobs count --kind import --since 1d",
+    without=tuple(BY_NAME),
+)
+def count_jobs(session: AnyTenant, inputs: dict[str, Any], state: JobState = None, *, which: JobFilterOptions) -> None:
+    """Count jobs in each state, up to 10,000."""
+    with session.connect() as client:
+        wanted = which.wanted(client.run(client.store.clock.now()))
+        result = Jobs(client).count(**wanted, state=state)
+    if session.as_json:
+        emit(result)
+        return
+    counts = [(each, f"{count:,}" + ("+" if count >= result.most else "")) for each, count in result.counts.items()]
+    table(("state", "jobs"), [[state_text(each), count] for each, count in counts if count != "0"])
+    if result.of_newest is not None:
+        say(f"Of the newest {result.of_newest:,} jobs.")
+
+
+@derive(
+    commands,
     "search",
+    AnyTenant,
+    Jobs.search,
     "holdfast jobs search 'payload.order_id:7'",
     "holdfast jobs search 'kind:pay state:dead_letter payload.customer.id:c-9 declined'",
 )
-def search_jobs(
-    session: AnyTenant,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="Qualifiers, keys of the payload, words of the error.")],
-    *,
-    limit: options.Limit = PAGE,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="Continue: the id that the last search printed.")
-    ] = None,
-) -> None:
-    """Search jobs by qualifiers, keys of the payload and words of the error, newest first.
-
-    Keys without an index are compared with 2,000 jobs per search. Restricted and sealed payloads are never found.
-    """
+def search_jobs(session: AnyTenant, inputs: dict[str, Any]) -> None:
     with session.connect() as client:
         now = client.run(client.store.clock.now())
-        result = Jobs(client).search(text, limit=min(limit, MAX_PAGE), before=after)
+        result = Jobs(client).search(**inputs)
     session.print_list(
         result.jobs,
         {
@@ -148,7 +150,7 @@ def search_jobs(
             "age": lambda job: age(job.created_at, now),
             "why": lambda job: _why(job, {}),
         },
-        none="There are no such jobs among those examined." if result.next else "There are no such jobs.",
+        none="No matching jobs among those examined." if result.next else "No matching jobs.",
         keep=("id", "state", "age"),
     )
     if result.next:
@@ -159,7 +161,7 @@ def search_jobs(
 def index(
     session: NoTenant,
     path: Annotated[str, typer.Argument(metavar="PATH", help="A key of the payload: payload.customer.id.")],
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the index instead.")] = False,
+    remove: Annotated[bool, Help("Remove the index instead.")] = False,
 ) -> None:
     """Index a key of payloads for searching. Use the login that owns the tables; jobs are processed meanwhile."""
     with session.connect() as client:
@@ -185,10 +187,11 @@ def _why(job: Job, note: dict[str, Any]) -> str:
     return line(f"{job.error_code}: {job.error_message}") if failed else short_reason(job, note)
 
 
-@commands.add("show", "holdfast jobs show 01a1de74-eb8c-70f1-843b-cac5f6817387")
-def show(session: AnyTenant, job: options.JobId) -> None:
+@derive(commands, "show", AnyTenant, Jobs.details, "holdfast jobs show 01a1de74-eb8c-70f1-843b-cac5f6817387")
+def show(session: AnyTenant, inputs: dict[str, Any]) -> None:
     """Show a job: state, timeline, attempts, steps, payload and result."""
-    details = _story(session, job)
+    with session.connect() as client:
+        details = Jobs(client).details(full_id(client, inputs["job_id"]))
     if session.as_json:
         emit(details)
         return
@@ -203,7 +206,7 @@ def show(session: AnyTenant, job: options.JobId) -> None:
             write(f"\n{plain(last.traceback).rstrip()}")
     if len(details.chain) > 1:
         heading("Retries as new jobs")
-        print_chain(details.chain, job)
+        print_chain(details.chain, details.job.id)
     if details.steps:
         heading("Steps")
         print_steps(details.steps, details.job, lost=details.lease_expired_at is not None)
@@ -221,38 +224,37 @@ def show(session: AnyTenant, job: options.JobId) -> None:
         table(("try", "name", "where"), [[str(a.attempt), line(a.name), line(a.ref)] for a in details.artifacts])
 
 
-@commands.add("history", "holdfast jobs history 01a1de74-eb8c-70f1-843b-cac5f6817387")
-def history(session: AnyTenant, job: options.JobId) -> None:
-    """Show the events of a job, oldest first."""
-    details = _story(session, job)
-    events = details.history
+@derive(commands, "history", AnyTenant, Jobs.history, "holdfast jobs history 01a1de74-eb8c-70f1-843b-cac5f6817387")
+def history(session: AnyTenant, inputs: dict[str, Any]) -> None:
+    with session.connect() as client:
+        details = Jobs(client).details(full_id(client, inputs["job_id"]))
     if session.as_json:
-        emit(events)
+        emit(details.history)
     else:
-        print_timeline(events, details.votes)
+        print_timeline(details.history, details.votes)
 
 
-@commands.add(
+@derive(
+    commands,
     "log",
+    AnyTenant,
+    Jobs.log,
     "holdfast jobs log 01a1de74-eb8c-70f1-843b-cac5f6817387",
     "holdfast jobs log 01a1de74 --attempt 2",
     "holdfast jobs log 01a1de74 --follow",
 )
 def log(
     session: AnyTenant,
-    job: options.JobId,
-    attempt: AttemptNumber = None,
-    tail: Annotated[
-        int | None, typer.Option("--tail", metavar="BYTES", min=0, help="Print only the last bytes of the log.")
-    ] = None,
+    inputs: dict[str, Any],
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new lines until the attempt has ended.")
     ] = False,
 ) -> None:
     """Print the log of an attempt: lines of ctx.log, or the output of a command job."""
+    attempt, tail = inputs.get("attempt"), inputs.get("tail")
     with session.connect() as client:
         vault = Vault.of(config.artifact_location(client.store.url), config.key_text())
-        job_id = full_id(client, job)
+        job_id = full_id(client, inputs["job_id"])
 
         def read(number: int | None, offset: int | None, tail: int | None) -> AttemptLog:
             return read_log(vault, client.run(log_parts(client.store, job_id, number, client.tenant)), offset, tail)
@@ -271,20 +273,25 @@ def log(
             piece = read(piece.attempt or attempt, piece.next, None)
 
 
-@commands.add("artifact", "holdfast jobs artifact 01a1de74-eb8c-70f1-843b-cac5f6817387 report.csv --output report.csv")
+@derive(
+    commands,
+    "artifact",
+    AnyTenant,
+    Jobs.artifact,
+    "holdfast jobs artifact 01a1de74-eb8c-70f1-843b-cac5f6817387 report.csv --output report.csv",
+)
 def artifact(
     session: AnyTenant,
-    job: options.JobId,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the artifact.")],
+    inputs: dict[str, Any],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
     ] = None,
-    attempt: AttemptNumber = None,
 ) -> None:
     """Write the contents of an artifact to a file or to stdout."""
     with session.connect() as client:
         vault = Vault.of(config.artifact_location(client.store.url), config.key_text())
-        location = client.run(artifact_of(client.store, full_id(client, job), name, attempt, client.tenant))
+        job_id, name = full_id(client, inputs["job_id"]), inputs["name"]
+        location = client.run(artifact_of(client.store, job_id, name, inputs.get("attempt"), client.tenant))
         data = read_artifact(vault, location)
     if output is None:
         sys.stdout.buffer.write(data)
@@ -295,95 +302,79 @@ def artifact(
     session.answer({"file": str(output), "size": len(data)}, f"Wrote {len(data):,} bytes to {output}.")
 
 
-def _story(session: AnyTenant, job_id: str) -> Story:
-    tenant = session.scope
-    with session.connect() as client:
-        details = client.run(story(client.store, full_id(client, job_id), tenant))
-    if details is None:
-        where = "any tenant" if tenant == EVERY_TENANT else f"tenant {tenant}"
-        raise NotFound(f"no job {job_id} in {where}", fix="If it belongs to another tenant, try --all-tenants.")
-    return details
+@commands.add(
+    "export-history",
+    "holdfast jobs export-history --since 7d --output histories.jsonl",
+    "holdfast jobs export-history ID1 ID2 --redact",
+    brief="Export recorded jobs, for holdfast replay.",
+)
+def export_history(
+    session: AnyTenant,
+    job_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Only these jobs.")] = None,
+    state: JobState = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
+    ] = None,
+    redact: Annotated[bool, Help("Replace texts and numbers of payloads and values; their shape remains.")] = False,
+    limit: Annotated[int | None, Help("Maximum number of jobs, newest first.", "N", low=1)] = None,
+    *,
+    which: JobFilterOptions,
+) -> None:
+    """Write what jobs have recorded, one line of JSON per job, for holdfast replay. The file contains the payloads and
+    the values of steps, opened if they are sealed: protect it, or use --redact."""
+    with session.connect() as client, ExitStack() as stack:
+        client.vault = Vault.of(config.artifact_location(client.store.url), config.key_text())
+        ids = [full_id(client, each) for each in job_ids or ()]
+        wanted = which.wanted(client.run(client.store.clock.now()))
+        if ids and (wanted or state):
+            raise InvalidSetting("pass ids or a selection, not both", code="conflicting_options")
+        found = Jobs(client).export_history(*ids, redact=redact, state=state, **wanted)
+        file = sys.stdout.buffer if output is None else stack.enter_context(open_private(output))
+        count = 0
+        for history in islice(found, limit):
+            file.write(history.to_json().encode() + b"\n")
+            count += 1
+    if output is None:
+        sys.stdout.flush()
+    else:
+        session.answer({"file": str(output), "jobs": count}, f"Wrote {count:,} histories to {output}.")
 
 
-class Dedupe(StrEnum):
-    SKIP = "skip"
-    COALESCE = "coalesce"
+def _inputs(
+    self: Any,
+    kind: Annotated[str, Help("The job's kind.", "KIND")],
+    payload: Annotated[str, Help("JSON, @file, or - for stdin.", "PAYLOAD", argument=True)] = "{}",
+    **options: Unpack[EnqueueOptions],
+) -> Program[None]:
+    """The inputs of ``holdfast enqueue``: those of ``App.enqueue`` that a command line can give."""
+    raise NotImplementedError
 
 
+@derived_command(OneTenant, operation(_inputs))
 def enqueue(
     session: OneTenant,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="The job's kind.")],
-    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")] = "{}",
-    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Name of the queue.")] = None,
-    priority: Annotated[
-        int | None, typer.Option("--priority", metavar="N", help="Priority; higher runs first.")
-    ] = None,
-    delay: Annotated[
-        str | None, typer.Option("--delay", metavar="SPAN", help="Delay before the job may start: 90s, 5m, 2h.")
-    ] = None,
-    at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="Earliest start time: 2027-01-31T09:00Z.")
-    ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Idempotency key: one job per key.")] = None,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent that owns the job.")] = None,
-    executor: Annotated[
-        str | None, typer.Option("--executor", metavar="LABEL", help="Label of the workers that may run the job.")
-    ] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="A tag; repeatable.")] = None,
-    dedupe: Annotated[
-        Dedupe | None,
-        typer.Option(
-            "--dedupe",
-            metavar="HOW",
-            help="Deduplicate by content: skip if an equal job is active, coalesce if one is waiting.",
-        ),
-    ] = None,
-    source_ref: Annotated[str | None, typer.Option("--source-ref", metavar="TEXT", help="URI of the input.")] = None,
-    target_ref: Annotated[str | None, typer.Option("--target-ref", metavar="TEXT", help="URI of the output.")] = None,
-    payload_ref: Annotated[
-        str | None, typer.Option("--payload-ref", metavar="TEXT", help="URI of the data, if it is not in the payload.")
-    ] = None,
+    inputs: dict[str, Any],
     app: Annotated[
         str | None,
-        typer.Option(
-            "--app",
-            metavar="MODULE:APP",
-            help="App that declares the kind: checks the payload, and sets queue, priority, retry policy and tags.",
+        Help(
+            "App that declares the kind: checks the payload, and sets queue, priority, retry policy and tags.",
+            "MODULE:APP",
         ),
     ] = None,
 ) -> None:
     """Enqueue one job and print its id."""
-    given = {
-        "tenant": session.scope,
-        "queue": queue,
-        "priority": priority,
-        "delay": None if delay is None else duration(delay, "delay"),
-        "run_at": None if at is None else instant(at, "--at"),
-        "key": key,
-        "agent": agent,
-        "executor": executor,
-        "tags": tag or None,
-        "dedupe": None if dedupe is None else dedupe.value,
-        "source_ref": source_ref,
-        "target_ref": target_ref,
-        "payload_ref": payload_ref,
-    }
-    value = document(payload)
+    kind, payload = inputs.pop("kind"), document(inputs.pop("payload"))
     with closing(_app(session, app, kind)) as target:
-        handle = target.enqueue(kind, value, **_options(given))
+        handle = target.enqueue(kind, payload, tenant=session.scope, **inputs)
         declared = kind in target._all_kinds
     if session.as_json:
         emit({"id": handle.id, "tenant": handle.tenant, "created": handle.created, "reason": handle.reason})
         return
     write(handle.id)
     if handle.created and not declared:
-        say(f"Stored without --app: queue {queue or DEFAULT_QUEUE}, payload not checked against a handler.")
+        say(f"Stored without --app: queue {inputs.get('queue', DEFAULT_QUEUE)}, payload not checked against a handler.")
     if not handle.created:
         say(f"No new job: this one stands for it ({handle.reason}).")
-
-
-def _options(given: dict[str, Any]) -> Options:
-    return cast(Options, {name: value for name, value in given.items() if value is not None})
 
 
 def _app(session: OneTenant, name: str | None, kind: str) -> App:
@@ -391,19 +382,18 @@ def _app(session: OneTenant, name: str | None, kind: str) -> App:
         app = App(config.database_url(session.url), name=NAME, schema=session.schema)
     else:
         app = load_app(name, session.url)
-        if kind not in app._kinds:
-            known = ", ".join(sorted(app._kinds)) or "none"
+        if kind not in kinds_of(app):
+            known = ", ".join(sorted(kinds_of(app))) or "none"
             raise NotFound(f"{name} declares no job {kind!r}", code="unknown_kind", fix=f"Declared jobs: {known}.")
-    if not app._store.embedded:  # opening an embedded store creates or migrates it
-        refuse_unready(app._store)
+    if not session_of(app).store.embedded:  # opening an embedded store creates or migrates it
+        refuse_unready(session_of(app).store)
     return app
 
 
-def why(session: AnyTenant, job: options.JobId) -> None:
-    """Explain why a job is not running: every reason that applies, and what would change it."""
-    tenant = session.scope
+@derived_command(AnyTenant, Jobs.why)
+def why(session: AnyTenant, inputs: dict[str, Any]) -> None:
     with session.connect() as client:
-        answer = client.run(explain(client.store, full_id(client, job), tenant))
+        answer = Jobs(client).why(full_id(client, inputs["job_id"]))
     if session.as_json:
         emit({"job": answer.job.id, "state": answer.job.state, "reasons": answer.reasons})
         return

@@ -6,18 +6,16 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, Unpack
 
 from holdfast.engine.hints import no_attribute
 from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result, Verdict
 from holdfast.engine.operation import Namespace, Program, awaited, operation
-from holdfast.engine.order import Move
 from holdfast.engine.payload import Unreadable
-from holdfast.engine.retry import attempt_limit
-from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
 from holdfast.engine.steps import Progress, Step
 from holdfast.engine.units import Duration, seconds
@@ -26,33 +24,21 @@ from holdfast.errors import (
     InvalidPayload,
     InvalidSetting,
     JobFailed,
-    NotFound,
     StoreUnavailable,
     WaitTimeout,
 )
 from holdfast.features.attempts.model import AttemptLog
-from holdfast.features.jobs.attempt_files import load_artifact, load_log
-from holdfast.features.jobs.changes import FromStep, accepted, check_from_step, redrive_jobs, redrive_time
-from holdfast.features.jobs.views import (
-    Why,
-    artifacts_of,
-    attempts_of,
-    ledger_of,
-    liveness_of,
-    opened_checkpoints,
-    opened_steps,
-    references_of,
-    why,
-)
-from holdfast.stores.flow import Flow, Steps, flow, run
+from holdfast.features.jobs.model import FromStep, MoveOptions, Why, accepted
+from holdfast.features.jobs.operations import Jobs
+from holdfast.stores.flow import Flow, Steps, flow
 from holdfast.stores.namespace import StoreNamespace
-from holdfast.stores.requests import Reschedule
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
     from holdfast.stores.session import Session
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 # A waiting caller is notified of the end of the job. In case a notification is lost it also polls, with growing pauses.
 FIRST_PAUSE, MAX_PAUSE = 0.05, 1.0
@@ -60,8 +46,186 @@ WATCH = 60.0
 """Seconds for which the store sends notifications about the job. Renewed while the caller waits."""
 
 
+class HandleOperations(Namespace):
+    """The operations of ``app.jobs``, or of ``client.jobs``, on one job."""
+
+    __slots__ = ()
+
+    id: str
+
+    @property
+    @abstractmethod
+    def _jobs(self) -> Jobs: ...
+
+    @property
+    def _scope(self) -> Mapping[str, Any]:
+        """Options of every operation."""
+        return {}
+
+    def _do(self, form: operation[..., T], *args: Any, **options: Any) -> Program[T]:
+        """An operation of ``app.jobs`` on this job."""
+        result: Program[T] = self._jobs._begin(form.program, (self.id, *args), {**options, **self._scope})
+        return result
+
+    def _change(self, form: operation[..., Any], **options: Any) -> Program[Verdict]:
+        """The verdict on a change; ``Conflict`` or ``NotFound`` if it is refused."""
+        verdict = yield from self._do(form, **options)
+        return accepted(verdict if isinstance(verdict, list) else [verdict])
+
+    @operation
+    def get(self, /, *args: Never, **options: Never) -> Program[Job]:
+        """The job as it is now; ``NotFound`` if it does not exist in this tenant."""
+        if args or options:  # as Celery's get(timeout=10)
+            raise InvalidArguments(
+                "handle.get() takes no arguments: it returns the job's record",
+                fix="Use handle.result(timeout=…) to wait for the result.",
+            )
+        return (yield from self._do(Jobs.get))
+
+    aget = awaited(get)
+
+    @operation
+    def state(self) -> Program[State]:
+        """The current state of the job."""
+        return (yield from self._do(Jobs.get)).state
+
+    astate = awaited(state)
+
+    @operation
+    def history(self) -> Program[list[Event]]:
+        """The events of the job, oldest first."""
+        return (yield from self._do(Jobs.history))
+
+    ahistory = awaited(history)
+
+    @operation
+    def why(self) -> Program[Why]:
+        """Why the job is not running: every reason that applies, and what would change it."""
+        return (yield from self._do(Jobs.why))
+
+    awhy = awaited(why)
+
+    @operation
+    def attempts(self) -> Program[list[Attempt]]:
+        """The attempts of the job, oldest first."""
+        return (yield from self._do(Jobs.attempts))
+
+    aattempts = awaited(attempts)
+
+    @operation
+    def artifacts(self) -> Program[list[Artifact]]:
+        """The files that attempts have recorded with ``ctx.artifact``, by name and reference."""
+        return (yield from self._do(Jobs.artifacts))
+
+    aartifacts = awaited(artifacts)
+
+    @operation
+    def artifact(self, name: str, attempt: int | None = None) -> Program[bytes]:
+        """The contents of an artifact; without an attempt, from the last attempt that has one of this name."""
+        return (yield from self._do(Jobs.artifact, name, attempt))
+
+    aartifact = awaited(artifact)
+
+    @operation
+    def log(
+        self, attempt: int | None = None, *, offset: int | None = None, tail: int | None = None
+    ) -> Program[AttemptLog]:
+        """The log of an attempt, by default of the last one: see ``app.jobs.log``."""
+        return (yield from self._do(Jobs.log, attempt, offset=offset, tail=tail))
+
+    alog = awaited(log)
+
+    @operation
+    def liveness(self) -> Program[Liveness]:
+        """The number and the time of lease renewals and progress reports in the newest attempt."""
+        return (yield from self._do(Jobs.liveness))
+
+    aliveness = awaited(liveness)
+
+    @operation
+    def references(self) -> Program[References]:
+        """URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
+        return (yield from self._do(Jobs.references))
+
+    areferences = awaited(references)
+
+    @operation
+    def steps(self) -> Program[list[Step]]:
+        """The recorded durable calls of the job, in the order of the handler."""
+        return (yield from self._do(Jobs.steps))
+
+    asteps = awaited(steps)
+
+    @operation
+    def checkpoints(self) -> Program[dict[str, Any]]:
+        """The values that the handler saved with ``ctx.checkpoint``, by name."""
+        return (yield from self._do(Jobs.checkpoints))
+
+    acheckpoints = awaited(checkpoints)
+
+    @operation
+    def progress(self) -> Program[Progress | None]:
+        """The latest progress that the handler reported, or None."""
+        return (yield from self._do(Jobs.progress))
+
+    aprogress = awaited(progress)
+
+    @operation
+    def cancel(self, reason: str | None = None) -> Program[Verdict]:
+        """Cancel the job; ``Conflict`` if it has ended."""
+        return (yield from self._change(Jobs.cancel, reason=reason))
+
+    acancel = awaited(cancel)
+
+    @operation
+    def redrive(
+        self,
+        reason: str | None = None,
+        *,
+        max_attempts: int | None = None,
+        from_step: FromStep | None = None,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+    ) -> Program[Verdict]:
+        """Put a dead letter back into its queue, with all its attempts or with ``max_attempts``; ``Conflict`` if it is
+        not a dead letter. It starts immediately, or not before ``at`` or after a ``delay``. Completed steps are not run
+        again, unless ``from_step`` names the first one to repeat."""
+        options = {"max_attempts": max_attempts, "from_step": from_step, "at": at, "delay": delay}
+        return (yield from self._change(Jobs.redrive, reason=reason, **options))
+
+    aredrive = awaited(redrive)
+
+    @operation
+    def reschedule(
+        self,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        *,
+        max_attempts: int | None = None,
+        reason: str | None = None,
+    ) -> Program[Verdict]:
+        """Change the start time of a waiting job; without a time or a delay, to now. ``Conflict`` if it does not
+        wait."""
+        options = {"at": at, "delay": delay, "max_attempts": max_attempts}
+        return (yield from self._change(Jobs.reschedule, reason=reason, **options))
+
+    areschedule = awaited(reschedule)
+
+    @operation
+    def move(self, **where: Unpack[MoveOptions]) -> Program[Verdict]:
+        """Move a waiting job within its queue. ``Conflict`` if it does not wait."""
+        return (yield from self._change(Jobs.move, **where))
+
+    amove = awaited(move)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("Handle", self, name)
+
+
 @dataclass(frozen=True, slots=True)
-class Handle(Namespace, Generic[R]):
+class Handle(HandleOperations, Generic[R]):
     """One job, by its id. Every method has a sync and an async form (``get()``, ``await aget()``); ``await handle`` is
     ``await handle.aresult()``.
 
@@ -83,180 +247,13 @@ class Handle(Namespace, Generic[R]):
     async def _aperform(self, item: Any) -> Any:
         return await StoreNamespace(self._session)._aperform(item)
 
-    if not TYPE_CHECKING:
+    @property
+    def _jobs(self) -> Jobs:
+        return Jobs(self._session)
 
-        def __getattr__(self, name: str) -> Any:
-            raise no_attribute("Handle", self, name)
-
-    # --- reading ---
-
-    @operation
-    def get(self, /, *args: Never, **options: Never) -> Program[Job]:
-        """The job as it is now; ``NotFound`` if it does not exist in this tenant."""
-        if args or options:  # as Celery's get(timeout=10)
-            raise InvalidArguments(
-                "handle.get() takes no arguments: it returns the job's record",
-                fix="Use handle.result(timeout=…) to wait for the result.",
-            )
-        return (yield from self._job())
-
-    aget = awaited(get)
-
-    @operation
-    def state(self) -> Program[State]:
-        """The current state of the job."""
-        return (yield from self._job()).state
-
-    astate = awaited(state)
-
-    @operation
-    def history(self) -> Program[list[Event]]:
-        """The events of the job, oldest first."""
-        return (yield from run(ledger_of(self._store, self.id, self.tenant)))
-
-    ahistory = awaited(history)
-
-    @operation
-    def why(self) -> Program[Why]:
-        """Why the job is not running: every reason that applies, and what would change it."""
-        return (yield from run(why(self._store, self.id, self.tenant)))
-
-    awhy = awaited(why)
-
-    @operation
-    def attempts(self) -> Program[list[Attempt]]:
-        """The attempts of the job, oldest first."""
-        return (yield from run(attempts_of(self._store, self.id, self.tenant)))
-
-    aattempts = awaited(attempts)
-
-    @operation
-    def artifacts(self) -> Program[list[Artifact]]:
-        """The files that attempts have recorded with ``ctx.artifact``, by name and reference."""
-        return (yield from run(artifacts_of(self._store, self.id, self.tenant)))
-
-    aartifacts = awaited(artifacts)
-
-    @operation
-    def artifact(self, name: str, attempt: int | None = None) -> Program[bytes]:
-        """The contents of an artifact; without an attempt, from the last attempt that has one of this name."""
-        return (yield from load_artifact(self._session, self._session.vault, self.id, name, attempt, self.tenant))
-
-    aartifact = awaited(artifact)
-
-    @operation
-    def log(
-        self, attempt: int | None = None, *, offset: int | None = None, tail: int | None = None
-    ) -> Program[AttemptLog]:
-        """The log of an attempt, by default of the last one: see ``app.jobs.log``."""
-        vault = self._session.vault
-        return (yield from load_log(self._session, vault, self.id, attempt, offset, tail, self.tenant))
-
-    alog = awaited(log)
-
-    @operation
-    def liveness(self) -> Program[Liveness]:
-        """The number and the time of lease renewals and progress reports in the newest attempt."""
-        return (yield from run(liveness_of(self._store, self.id, self.tenant)))
-
-    aliveness = awaited(liveness)
-
-    @operation
-    def references(self) -> Program[References]:
-        """URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
-        return (yield from run(references_of(self._store, self.id, self.tenant)))
-
-    areferences = awaited(references)
-
-    @operation
-    def steps(self) -> Program[list[Step]]:
-        """The recorded durable calls of the job, in the order of the handler."""
-        return (yield from opened_steps(self._store, self._session.vault, self.id, self.tenant))
-
-    asteps = awaited(steps)
-
-    @operation
-    def checkpoints(self) -> Program[dict[str, Any]]:
-        """The values that the handler saved with ``ctx.checkpoint``, by name."""
-        return (yield from opened_checkpoints(self._store, self._session.vault, self.id, self.tenant))
-
-    acheckpoints = awaited(checkpoints)
-
-    @operation
-    def progress(self) -> Program[Progress | None]:
-        """The latest progress that the handler reported, or None."""
-        return Progress.saved((yield from run(self._store.jobs.checkpoints(self.id, self.tenant))))
-
-    aprogress = awaited(progress)
-
-    # --- changing ---
-
-    @operation
-    def cancel(self, reason: str | None = None) -> Program[Verdict]:
-        """Cancel the job; ``Conflict`` if it has ended."""
-        flow = self._store.jobs.operate("cancel", [self.id], storable(reason), self._session.actor, self.tenant)
-        return accepted((yield from run(flow)))
-
-    acancel = awaited(cancel)
-
-    @operation
-    def redrive(
-        self,
-        reason: str | None = None,
-        *,
-        max_attempts: int | None = None,
-        from_step: FromStep | None = None,
-        at: datetime | None = None,
-        delay: Duration | None = None,
-    ) -> Program[Verdict]:
-        """Put a dead letter back into its queue, with all its attempts or with ``max_attempts``; ``Conflict`` if it is
-        not a dead letter. It starts immediately, or not before ``at`` or after a ``delay``. Completed steps are not run
-        again, unless ``from_step`` names the first one to repeat."""
-        limit, who = attempt_limit(max_attempts), (self._session.actor, self.tenant)
-        when = redrive_time(at, delay)
-        if from_step is None and when is None:
-            flow = self._store.jobs.operate("redrive", [self.id], storable(reason), *who, limit)
-        else:
-            step = None if from_step is None else check_from_step(from_step)
-            flow = redrive_jobs(self._store, [self.id], step, reason, *who, limit, when)
-        return accepted((yield from run(flow)))
-
-    aredrive = awaited(redrive)
-
-    @operation
-    def reschedule(
-        self,
-        at: datetime | None = None,
-        delay: Duration | None = None,
-        *,
-        max_attempts: int | None = None,
-        reason: str | None = None,
-    ) -> Program[Verdict]:
-        """Change the start time of a waiting job; without a time or a delay, to now. ``Conflict`` if it does not
-        wait."""
-        when = Reschedule.of(at, delay, max_attempts)
-        flow = self._store.jobs.reschedule([self.id], when, storable(reason), self._session.actor, self.tenant)
-        return accepted((yield from run(flow)))
-
-    areschedule = awaited(reschedule)
-
-    @operation
-    def move(
-        self,
-        *,
-        first: bool = False,
-        last: bool = False,
-        before: str | None = None,
-        after: str | None = None,
-        priority: int | None = None,
-        reason: str | None = None,
-    ) -> Program[Verdict]:
-        """Move a waiting job within its queue. ``Conflict`` if it does not wait."""
-        move = Move.of(first, last, before, after, priority)
-        flow = self._store.jobs.move(self.id, move, storable(reason), self._session.actor, self.tenant)
-        return accepted([(yield from run(flow))])
-
-    amove = awaited(move)
+    @property
+    def _scope(self) -> Mapping[str, Any]:
+        return {"tenant": self.tenant}
 
     # --- waiting ---
 
@@ -369,12 +366,6 @@ class Handle(Namespace, Generic[R]):
     @property
     def _store(self) -> Store:
         return self._session.store
-
-    def _job(self) -> Program[Job]:
-        job = yield from run(self._store.jobs.get(self.id, self.tenant))
-        if job is None:
-            raise NotFound(f"no job {self.id} in tenant {self.tenant}")
-        return job
 
     def _watch(self, seconds: float) -> Flow[None]:
         return self._store.jobs.watch(self.id, self.tenant, seconds)

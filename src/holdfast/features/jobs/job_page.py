@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from holdfast.app.internals import session_of
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event, Job, Verdict
 from holdfast.engine.names import check_name
@@ -19,14 +20,16 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, Progress
 from holdfast.errors import HoldfastError, InvalidInput, NotFound, Refused
 from holdfast.features.attempts.model import AttemptLog
-from holdfast.features.jobs.read_routes import artifact_file, log_file, log_piece
-from holdfast.features.jobs.views import Story, view
+from holdfast.features.jobs.model import Story
+from holdfast.features.jobs.routes import artifact_file, log_file, log_piece
+from holdfast.features.jobs.store import view
 from holdfast.features.payloads.model import HIDDEN, effective
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import require
 from holdfast.server.pages import confirm, field, redirect
 from holdfast.server.rendering import payload_text, render, the_app
 from holdfast.stores.flow import reading_at_most
+from holdfast.stores.requests import new_id
 from holdfast.stores.vault import is_omitted, shown
 
 # Shown in other columns or sections, or too long for a line.
@@ -73,7 +76,7 @@ def special(event: Event) -> str:
     """The details of an event: the error, the reason, and the rest of its metadata."""
     meta = event.meta
     parts = []
-    if event.type in ("fail", "lapse", "crash", "expire", "deny") and meta.get("error_code"):
+    if event.type in ("fail", "lease_expired", "crash", "expire", "deny") and meta.get("error_code"):
         parts.append(f"{meta['error_code']}: {meta.get('error_message') or ''}".rstrip(": "))
     if meta.get("reason"):
         parts.append(str(meta["reason"]))
@@ -96,7 +99,7 @@ REFUSED = {
 
 async def show(request: Request) -> Response:
     require(request, Scope.READ)
-    client, job_id = the_app(request)._session, parse_id(request.path_params["id"])
+    client, job_id = session_of(the_app(request)), parse_id(request.path_params["id"])
     with reading_at_most(SHOWN):
         page = await client.arun(view(client.store, job_id, client.tenant, CHILDREN + 1))
     if page is None:
@@ -120,6 +123,7 @@ async def show(request: Request) -> Response:
         result=None if story.result is None else shown(story.result.value),
         hidden=HIDDEN,
         can=await _allowed(request, job),
+        fork_key=new_id(),
         log_attempt=number,
         log=log,
         log_error=log_error,
@@ -163,7 +167,7 @@ async def _allowed(request: Request, job: Job) -> frozenset[str]:
     """The actions that the page offers. Editing the payload of a waiting job needs a payload rule that allows it."""
     can = _can(job)
     if "edit" in can and job.state is not State.DEAD_LETTER:
-        client = the_app(request)._session
+        client = session_of(the_app(request))
         rules = await client.arun(client.store.payload_rules.list(job.tenant))
         can = can if effective(rules, job.tenant, job.kind).replaceable else can - {"edit"}
     return can
@@ -184,6 +188,8 @@ def _can(job: Job) -> frozenset[str]:
         can.add("run-now")
     if job.state in (State.QUEUED, State.RETRY_WAITING):
         can.add("edit")
+    if job.workflow_id is None and job.state is not State.CLEANED and job.payload != HIDDEN:
+        can.add("fork")
     if job.payload == HIDDEN or not (is_omitted(job.payload) or shown(job.payload) is job.payload):
         can.discard("edit")
     return frozenset(can)
@@ -198,11 +204,28 @@ async def cancel(request: Request) -> Response:
     return redirect(request, page, _message(verdicts, "Cancelled. If the job is running, its worker was notified."))
 
 
+async def _from_step(request: Request) -> int | str | None:
+    step = await field(request, "from_step")
+    return int(step) if step.isascii() and step.isdecimal() and len(step) < 8 else step or None
+
+
+async def fork(request: Request) -> Response:
+    require(request, Scope.OPERATE)
+    job, page = await _job(request)
+    from_step, key = await _from_step(request), await field(request, "key") or None
+    try:
+        made = await the_app(request).jobs.afork(
+            job.id, from_step or "", key=key, reason=await _reason(request), tenant=job.tenant
+        )
+    except (InvalidInput, Refused) as refused:
+        return redirect(request, page, f"Not forked: {refused.message}.")
+    return redirect(request, f"/jobs/{made.id}", f"Forked from job {job.id}.")
+
+
 async def redrive(request: Request) -> Response:
     require(request, Scope.OPERATE)
     job, page = await _job(request)
-    step = await field(request, "from_step")
-    from_step = int(step) if step.isascii() and step.isdecimal() and len(step) < 8 else step or None
+    from_step = await _from_step(request)
     delay = await field(request, "delay") or None
     try:
         verdicts = await the_app(request).jobs.aredrive(
@@ -313,6 +336,7 @@ routes = [
         for name, act in {
             "cancel": cancel,
             "redrive": redrive,
+            "fork": fork,
             "discard": discard,
             "move": move,
             "run-now": run_now,

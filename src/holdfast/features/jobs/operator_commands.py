@@ -1,32 +1,34 @@
-"""``holdfast jobs cancel | redrive | discard | replace-payload | reschedule | move``.
+"""``holdfast jobs cancel | redrive | fork | discard | replace-payload | reschedule | move``.
 
 A refusal is not an error: it is printed in the row of its job, and sets the exit code.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any, TypedDict
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
 from holdfast import config
-from holdfast.cli import options
+from holdfast.cli.derived import derive
 from holdfast.cli.failures import NOT_FOUND, REFUSED
-from holdfast.cli.options import document
-from holdfast.cli.output import duration, emit, instant, state_text, table
+from holdfast.cli.options import JobFilterOptions, JobState, document
+from holdfast.cli.output import emit, say, state_text, table
 from holdfast.cli.session import AnyTenant, full_id
+from holdfast.engine.declared import Help
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import JobSpec, Verdict
+from holdfast.engine.operation import operation
 from holdfast.engine.order import Move
 from holdfast.engine.payload import encode
-from holdfast.errors import InvalidInput, InvalidSetting
-from holdfast.features.dead_letters.operations import DeadLetters, Operations
+from holdfast.engine.states import State
+from holdfast.errors import InvalidInput, InvalidSetting, Refused
+from holdfast.features.dead_letters.operations import DeadLetters
 from holdfast.features.jobs.commands import commands
 from holdfast.features.jobs.operations import Jobs
 from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import PAYLOAD_LIMIT, Options, make_spec, pack_payload
-from holdfast.stores.ids import new_id
 from holdfast.stores.requests import Reschedule
 from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
@@ -45,6 +47,10 @@ REASONS = {
     "reason_required": "a reason is required",
     "no_such_step": "it has no such recorded step",
     "step_ambiguous": "several of its steps have this name: give a number",
+    "no_steps": "it has no recorded steps",
+    "in_workflow": "it belongs to a workflow",
+    "cleaned": "retention has deleted its steps",
+    "restricted": "its kind is restricted",
 }
 DONE = {
     "set-external-ref": "reference set",
@@ -56,36 +62,17 @@ DONE = {
     "move": "moved",
 }
 
-MaxAttempts = Annotated[
-    int | None,
-    typer.Option("--max-attempts", metavar="N", min=1, max=101, help="New maximum of attempts for these jobs."),
-]
-StartTime = Annotated[str | None, typer.Option("--at", metavar="TIME", help="Start time: ISO 8601 with a time zone.")]
-StartDelay = Annotated[str | None, typer.Option("--in", metavar="SPAN", help="Delay from now: 90, 5m, 1h30m.")]
+
+@derive(commands, "cancel", AnyTenant, Jobs.cancel, "holdfast jobs cancel ID1 ID2 --reason 'wrong month'")
+def cancel(session: AnyTenant, inputs: dict[str, Any]) -> None:
+    _operate(session, Jobs.cancel, inputs)
 
 
-class _Start(TypedDict):
-    at: datetime | None
-    delay: float | None
-
-
-def start_time(at: str | None, delay: str | None) -> _Start:
-    return {
-        "at": None if at is None else instant(at, "--at"),
-        "delay": None if delay is None else duration(delay, "--in"),
-    }
-
-
-@commands.add("cancel", "holdfast jobs cancel ID1 ID2 --reason 'wrong month'")
-def cancel(session: AnyTenant, jobs: options.JobIds, reason: options.Reason = None) -> None:
-    """Cancel jobs that have not finished."""
-    with session.connect() as client:
-        verdicts = Jobs(client).cancel(*_ids(client, jobs), reason=reason)
-    _show("cancel", verdicts, session.as_json)
-
-
-@commands.add(
+@derive(
+    commands,
     "redrive",
+    AnyTenant,
+    Jobs.redrive,
     "holdfast jobs redrive ID",
     "holdfast jobs redrive ID1 ID2 --max-attempts 10",
     "holdfast jobs redrive ID --from-step 3 --reason 'the address was wrong'",
@@ -95,153 +82,189 @@ def cancel(session: AnyTenant, jobs: options.JobIds, reason: options.Reason = No
 )
 def redrive(
     session: AnyTenant,
-    jobs: options.JobIds,
-    max_attempts: MaxAttempts = None,
-    from_step: Annotated[
-        str | None,
-        typer.Option("--from-step", metavar="N|NAME", help="Run this step and all later ones again (see: jobs show)."),
-    ] = None,
-    at: StartTime = None,
-    delay: StartDelay = None,
+    inputs: dict[str, Any],
     payload: Annotated[
         str | None,
-        typer.Option(
-            "--payload",
-            metavar="JSON",
-            help="Replace the job by a new one with this payload: JSON, @file, or - for stdin (one job only).",
-        ),
+        Help("Replace the job by a new one with this payload: JSON, @file, or - for stdin (one job only).", "JSON"),
     ] = None,
-    reason: options.Reason = None,
 ) -> None:
     """Redrive dead letters: put them back into their queue with all attempts restored.
 
     Completed steps are not run again, unless --from-step names the first one to repeat. --payload creates a new job and
     discards the old one; `jobs show` links them. To redrive whole groups: holdfast dead-letters redrive.
     """
-    step = None if from_step is None else _step(from_step)
     if payload is not None:
-        if len(jobs) != 1 or any(option is not None for option in (step, max_attempts, at, delay)):
+        (job, *others), reason = inputs.pop("job_ids"), inputs.pop("reason", None)
+        if others or inputs:
             raise InvalidSetting("--payload works for one job and without other options", code="conflicting_options")
-        _redrive_as(session, jobs[0], payload, reason)
+        _redrive_as(session, job, payload, reason)
         return
-    when = start_time(at, delay)
-    with session.connect() as client:
-        verdicts = Jobs(client).redrive(
-            *_ids(client, jobs), reason=reason, from_step=step, max_attempts=max_attempts, **when
-        )
-    _show("redrive", verdicts, session.as_json)
+    if "from_step" in inputs:
+        inputs["from_step"] = _step(str(inputs["from_step"]))
+    _operate(session, Jobs.redrive, inputs)
 
 
-@commands.add("discard", "holdfast jobs discard ID --reason 'customer is gone'")
-def discard(session: AnyTenant, jobs: options.JobIds, reason: options.NeededReason) -> None:
-    """Discard dead letters."""
-    if not reason.strip():
+@derive(commands, "discard", AnyTenant, Jobs.discard, "holdfast jobs discard ID --reason 'customer is gone'")
+def discard(session: AnyTenant, inputs: dict[str, Any]) -> None:
+    if not inputs["reason"].strip():
         raise InvalidInput("discarding a dead letter needs a reason", code="reason_required")
-    with session.connect() as client:
-        verdicts = Jobs(client).discard(*_ids(client, jobs), reason=reason)
-    _show("discard", verdicts, session.as_json)
+    _operate(session, Jobs.discard, inputs)
 
 
-@commands.add(
+@derive(
+    commands,
     "replace-payload",
+    AnyTenant,
+    Jobs.replace_payload,
     """holdfast jobs replace-payload ID '{"to": "ada@example.com"}' --reason 'wrong address'""",
     "holdfast jobs replace-payload ID @payload.json --reason 'wrong address'",
 )
-def replace_payload(
-    session: AnyTenant,
-    job: Annotated[str, typer.Argument(metavar="ID", help="Id of a waiting job.")],
-    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")],
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; recorded in the ledger.")],
-) -> None:
-    """Replace the payload of a waiting job whose kind allows it (holdfast rules set KIND --replaceable)."""
-    value = document(payload)
-    with session.connect() as client:
-        (job_id,) = _ids(client, [job])
-        verdict = Jobs(client).replace_payload(job_id, value, reason=reason)
-    _show("replace-payload", [verdict], session.as_json)
+def replace_payload(session: AnyTenant, inputs: dict[str, Any]) -> None:
+    inputs["payload"] = document(inputs["payload"])
+    _operate(session, Jobs.replace_payload, inputs)
 
 
-@commands.add(
+@derive(
+    commands,
     "set-external-ref",
+    AnyTenant,
+    Jobs.set_external_ref,
     "holdfast jobs set-external-ref ID crm-4711",
     "holdfast jobs set-external-ref ID --remove",
+    without=("external_ref",),
 )
 def set_external_ref(
     session: AnyTenant,
-    job: Annotated[str, typer.Argument(metavar="ID", help="A job's id, or its first characters.")],
+    inputs: dict[str, Any],
     external_ref: Annotated[
         str | None, typer.Argument(metavar="TEXT", help="Id of the same work in another system.")
     ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the reference.")] = False,
+    remove: Annotated[bool, Help("Remove the reference.")] = False,
 ) -> None:
     """Set the external reference of a job in any state. The audit trail records the old and the new one."""
     if (external_ref is None) is not remove:
         raise InvalidSetting("pass a reference, or --remove", code="conflicting_options")
-    with session.connect() as client:
-        (job_id,) = _ids(client, [job])
-        verdict = Jobs(client).set_external_ref(job_id, external_ref)
-    _show("set-external-ref", [verdict], session.as_json)
+    _operate(session, Jobs.set_external_ref, inputs | {"external_ref": external_ref})
 
 
-@commands.add(
+@derive(
+    commands,
     "reschedule",
+    AnyTenant,
+    Jobs.reschedule,
     "holdfast jobs reschedule ID",
     "holdfast jobs reschedule ID1 ID2 --in 10m --reason 'the service is back at noon'",
     "holdfast jobs reschedule ID --at 2027-01-31T09:00:00Z --max-attempts 10",
 )
-def reschedule(
-    session: AnyTenant,
-    jobs: options.JobIds,
-    at: StartTime = None,
-    delay: StartDelay = None,
-    max_attempts: MaxAttempts = None,
-    reason: options.Reason = None,
-) -> None:
-    """Change the start time of delayed or retrying jobs; without an option, to now."""
-    when = start_time(at, delay)
-    Reschedule.of(when["at"], when["delay"], max_attempts)  # refuse before connecting
-    with session.connect() as client:
-        ids = _ids(client, jobs)
-        verdicts = Jobs(client).reschedule(*ids, max_attempts=max_attempts, reason=reason, **when)
-    _show("reschedule", verdicts, session.as_json)
+def reschedule(session: AnyTenant, inputs: dict[str, Any]) -> None:
+    Reschedule.of(inputs.get("at"), inputs.get("delay"), inputs.get("max_attempts"))  # refuse before connecting
+    _operate(session, Jobs.reschedule, inputs)
 
 
-@commands.add(
+@derive(
+    commands,
     "move",
+    AnyTenant,
+    Jobs.move,
     "holdfast jobs move ID --first",
     "holdfast jobs move ID --before OTHER --reason 'the auditors are here'",
     "holdfast jobs move ID --priority 10",
 )
-def move(
+def move(session: AnyTenant, inputs: dict[str, Any]) -> None:
+    Move.of(**{name: value for name, value in inputs.items() if name not in ("job_id", "reason")})
+    _operate(session, Jobs.move, inputs)
+
+
+MOST_FORKS = 1_000
+"""Jobs that one command forks. They are chosen before the first fork, which matches the same selection."""
+
+
+@derive(
+    commands,
+    "fork",
+    AnyTenant,
+    Jobs.fork,
+    "holdfast jobs fork ID --from-step charge --reason 'wrong account'",
+    "holdfast jobs fork --kind pay --state dead_letter --since 1d --from-step charge --fork-key rerun-7",
+    without=("job_id",),
+)
+def fork(
     session: AnyTenant,
-    job: Annotated[str, typer.Argument(metavar="ID", help="Id of a waiting job.")],
-    first: Annotated[bool, typer.Option("--first", help="Move it before all others of its priority.")] = False,
-    last: Annotated[bool, typer.Option("--last", help="Move it behind all others of its priority.")] = False,
-    before: Annotated[
-        str | None,
-        typer.Option("--before", metavar="ID", help="Move it directly before this job, with that job's priority."),
+    inputs: dict[str, Any],
+    job_ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID…]", help="The job's id, or its first characters. Several may be given."),
     ] = None,
-    after: Annotated[
-        str | None,
-        typer.Option("--after", metavar="ID", help="Move it directly behind this job, with that job's priority."),
-    ] = None,
-    priority: Annotated[
-        int | None,
-        typer.Option(
-            "--priority",
-            metavar="N",
-            help="New priority; without another option, the job goes last among that priority.",
-        ),
-    ] = None,
-    reason: options.Reason = None,
+    state: JobState = None,
+    *,
+    which: JobFilterOptions,
 ) -> None:
-    """Move a waiting job within its queue."""
-    Move.of(first, last, before, after, priority)  # refuse before connecting
+    """Start new jobs that take over the recorded steps of others before --from-step and do the rest themselves.
+
+    The old jobs stay as they are. What they did from that step on is done again: whether that is right (a payment, a
+    mail) is your decision. Approvals are asked again. Name the jobs, or select up to 1,000 with options.
+    """
+    inputs["from_step"] = _step(str(inputs["from_step"]))
+    answers = []
     with session.connect() as client:
-        verdict = Jobs(client).move(
-            full_id(client, job), first=first, last=last, before=before, after=after, priority=priority, reason=reason
+        client.vault = Vault.of(config.artifact_location(client.store.url), config.key_text())
+        jobs = Jobs(client)
+        for job in _to_fork(client, jobs, job_ids or [], state, which):
+            try:
+                made = jobs.fork(job, **inputs)
+                answers.append(Forked(job, made.id, made.created))
+            except Refused as error:
+                if len(job_ids or ()) == 1:
+                    raise
+                answers.append(Forked(job, None, False, error.code))
+    if session.as_json:
+        emit(answers)
+    elif answers:
+        table(("id", "fork", "answer"), [[each.id, each.fork or "", each.answer] for each in answers])
+    else:
+        say("No matching jobs.")
+    raise typer.Exit(code([Verdict(each.id, None, each.reason is not None, each.reason) for each in answers]))
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """The answer for one job. ``reason`` is the code of a refusal."""
+
+    id: str
+    fork: str | None
+    created: bool
+    reason: str | None = None
+
+    @property
+    def answer(self) -> str:
+        if self.reason is not None:
+            return f"refused: {REASONS.get(self.reason, self.reason)} [{self.reason}]"
+        return "forked" if self.created else "forked before, with this key"
+
+
+def _to_fork(client: Session, jobs: Jobs, ids: list[str], state: State | None, which: Any) -> list[str]:
+    wanted = which.wanted(client.run(client.store.clock.now()))
+    if ids and (wanted or state):
+        raise InvalidSetting("pass ids or a selection, not both", code="conflicting_options")
+    if ids:
+        return [*dict.fromkeys(full_id(client, each) for each in ids)]
+    if not wanted and state is None:
+        raise InvalidInput("name jobs, or select some", code="nothing_named")
+    found = jobs.list(**wanted, state=state, limit=MOST_FORKS + 1, payloads=False)
+    if len(found) > MOST_FORKS:
+        raise InvalidInput(
+            f"more than {MOST_FORKS:,} jobs match", code="too_many_jobs", fix="Select fewer, with --since and --until."
         )
-    _show("move", [verdict], session.as_json)
+    return [job.id for job in found]
+
+
+def _operate(session: AnyTenant, form: operation[..., Any], inputs: dict[str, Any]) -> None:
+    """Call the operation and print its verdicts. Ids may be the first characters of one."""
+    with session.connect() as client:
+        given = inputs.pop("job_ids", None) or [inputs.pop("job_id")]
+        ids = dict.fromkeys(full_id(client, job) for job in given)
+        result = getattr(Jobs(client), form.program.__name__)(*ids, **inputs)
+    _show(form.program.__name__.replace("_", "-"), result if isinstance(result, list) else [result], session.as_json)
 
 
 def _redrive_as(session: AnyTenant, job: str, payload: str, reason: str | None) -> None:
@@ -263,11 +286,7 @@ def letters_of(client: Session, url: str | None = None) -> DeadLetters:
         pack_payload(spec, tenant, NO_RULE, vault)
         return spec
 
-    return DeadLetters(client, Operations(client, new_id), prepare)
-
-
-def _ids(client: Session, jobs: list[str]) -> list[str]:
-    return list(dict.fromkeys(full_id(client, job) for job in jobs))
+    return DeadLetters(client, prepare)
 
 
 def _step(text: str) -> int | str:

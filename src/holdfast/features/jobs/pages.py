@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.app import App
+from holdfast.app.internals import session_of
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Verdict
 from holdfast.engine.states import ACTIVE, State
@@ -90,7 +91,7 @@ MANY = 200
 async def list_jobs(request: Request) -> Response:
     require(request, Scope.READ)
     app = the_app(request)
-    client = app._session
+    client = session_of(app)
     text = request.query_params.get("q", "")
     job_id = only_id(text)
     if job_id is not None and await client.arun(client.store.jobs.get(job_id, client.tenant)) is not None:
@@ -138,7 +139,7 @@ async def act(request: Request) -> Response:
     form = await posted_form(request)
     action, reason = await field(request, "action"), await field(request, "reason") or None
     ids, everything = await repeated_field(request, "id", MANY), await field(request, "everything") == "yes"
-    now = await app._session.arun(app._session.store.clock.now())
+    now = await session_of(app).arun(session_of(app).store.clock.now())
     wanted = ListRequest.of(form, now)
     back = local_path(link_of("/jobs", state=await field(request, "state"), q=wanted.text), "/jobs")
     if action not in BULK_ACTIONS:
@@ -159,7 +160,8 @@ async def act(request: Request) -> Response:
     if (question := await confirm(request, f"{action.capitalize()} {which}?", back=back, detail=detail)) is not None:
         return question
     if everything:
-        operation = await app.operations.astart(cast(BulkAction, action), reason=reason, **wanted.search.given)
+        selection = wanted.search.given
+        operation = await app.operations.astart(cast(BulkAction, action), reason=reason, everything=True, **selection)
         return redirect(request, f"/operations/{operation.id}")
     return redirect(request, back, _summary(action, await _operate(app, action, ids, reason)))
 

@@ -1,4 +1,4 @@
-"""HTTP routes of jobs: enqueue, list, read, cancel, redrive, discard, move, reschedule.
+"""HTTP routes of jobs: enqueue, list, read; those that change jobs come from the declarations.
 
 ``FastEnqueue`` answers ``POST /api/v1/jobs`` without FastAPI's routing and parameter handling, which costs as much as
 the rest of the request. It is a middleware behind authentication and before all routes, and responds exactly as the
@@ -23,21 +23,26 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as ASGIScope
 
 from holdfast.app import App
+from holdfast.app.internals import session_of
 from holdfast.engine.ids import parse_id
-from holdfast.engine.job import Attempt, Event, Job, Verdict
+from holdfast.engine.job import Attempt, Event, Job
 from holdfast.engine.states import State
-from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, NotFound, WaitTimeout
-from holdfast.features.jobs.changes import accepted
+from holdfast.engine.steps import Step
+from holdfast.errors import HoldfastError, InvalidSetting, NotFound, WaitTimeout
+from holdfast.features.attempts.model import READ_LIMIT, AttemptLog, check_window
+from holdfast.features.jobs.attempt_files import artifact_of, log_parts, raw_log, read_artifact, read_log
 from holdfast.features.jobs.handle import Handle
+from holdfast.features.jobs.model import Outcome, Story
+from holdfast.features.jobs.operations import Jobs
 from holdfast.features.jobs.search import matching
-from holdfast.features.jobs.views import Story, Why, attempts_of, ledger_of, story
+from holdfast.features.jobs.store import attempts_of, checkpoints_of, ledger_of, steps_of
 from holdfast.features.payloads.model import HIDDEN
 from holdfast.features.tokens.model import Scope
-from holdfast.features.tokens.model import Scope as Allowed
 from holdfast.kind import Prepared
-from holdfast.server.api_problems import invalid_request
 from holdfast.server.auth import path_below, require_one_tenant
-from holdfast.server.bodies import Body, Enqueue, Instant, LongText, Span, Text, WithReason, read, refuse_unknown_fields
+from holdfast.server.bodies import Body, read, refuse_unknown_fields
+from holdfast.server.derived import routes
+from holdfast.server.job_bodies import Enqueue
 from holdfast.server.json_body import SMALL_BODY, Router, run_off_loop
 from holdfast.server.parameters import (
     PAGE,
@@ -46,6 +51,7 @@ from holdfast.server.parameters import (
     Id,
     JobSearch,
     Limit,
+    Name,
     Page,
     TheApp,
     allowed,
@@ -54,12 +60,13 @@ from holdfast.server.parameters import (
     as_json,
     paged,
 )
-from holdfast.server.problems import refusal_of
+from holdfast.server.problems import invalid_request, refusal_of
+from holdfast.server.rendering import attachment
 from holdfast.stores.flow import VALUE, read_large, read_slowly
 from holdfast.stores.requests import Counted
 from holdfast.stores.vault import NAME
 
-router = Router(prefix="/jobs", tags=["jobs"])
+router = Router(tags=["jobs"])
 
 COUNTED = 1_000
 """The most jobs of a state that are counted."""
@@ -79,7 +86,7 @@ class Accepted:
 
 
 @router.post(
-    "",
+    "/jobs",
     dependencies=[allowed_one_tenant(Scope.ENQUEUE)],
     status_code=201,
     response_model=Accepted,
@@ -112,7 +119,7 @@ async def enqueue_job(request: Request) -> Response:
         handle = await app.aenqueue(wanted.kind, wanted.payload, **options)
     else:
         prepared = await run_off_loop(body, partial(app.prepare, wanted.kind, wanted.payload, **options))
-        handle = await app._session.aenqueue(prepared.spec, prepared.tenant, prepared.decode)
+        handle = await prepared.aenqueue(session_of(app))
     return Response(
         as_json(Accepted(handle.id, handle.tenant, handle.created, handle.reason)),
         201 if handle.created else 200,
@@ -128,7 +135,7 @@ class EnqueueMany(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class EnqueueResult:
     """The result for one job of a batch: without an ``id`` it was refused, for ``reason``."""
 
     id: str | None
@@ -137,39 +144,39 @@ class Judged:
     detail: str | None
 
 
-@router.post("/batch", dependencies=[allowed_one_tenant(Scope.ENQUEUE)], response_model=Page[Judged])
+@router.post("/jobs/batch", dependencies=[allowed_one_tenant(Scope.ENQUEUE)], response_model=Page[EnqueueResult])
 async def enqueue_jobs(app: TheApp, many: EnqueueMany) -> Response:
     """Enqueue many jobs in one transaction. Results come in the order of the request."""
     prepared = await asyncio.to_thread(_prepare, app, many)
-    handles = iter(await app.aenqueue_many([job for job in prepared if not isinstance(job, Judged)]))
+    handles = iter(await app.aenqueue_many([job for job in prepared if not isinstance(job, EnqueueResult)]))
     items = []
     for job in prepared:
-        if isinstance(job, Judged):
+        if isinstance(job, EnqueueResult):
             items.append(job)
         else:
             handle = next(handles)
-            items.append(Judged(handle.id or None, handle.created, handle.reason, handle.detail))
+            items.append(EnqueueResult(handle.id or None, handle.created, handle.reason, handle.detail))
     return Response(as_json({"items": items, "next": None}), media_type="application/json")
 
 
-def _prepare(app: App, many: EnqueueMany) -> list[Prepared[Any] | Judged]:
+def _prepare(app: App, many: EnqueueMany) -> list[Prepared[Any] | EnqueueResult]:
     """Check and pack the payloads; an invalid job becomes its refusal. Runs in a thread: there may be a thousand
     payloads, and some kinds write theirs to the artifact store."""
-    prepared: list[Prepared[Any] | Judged] = []
+    prepared: list[Prepared[Any] | EnqueueResult] = []
     for job in many.jobs:
         try:
             prepared.append(app.prepare(job.kind, job.payload, **job.options("kind", "payload")))
         except HoldfastError as error:
-            prepared.append(Judged(None, False, error.code, error.message))
+            prepared.append(EnqueueResult(None, False, error.code, error.message))
     return prepared
 
 
-@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
+@router.get("/jobs", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
 async def list_jobs(app: TheApp, search: JobSearch, after: After = None, limit: Limit = PAGE) -> Response:
     """List jobs, newest first, without payloads (null). `q` takes the parameters as qualifiers (state: kind: tag:
     since: …), keys of the payload (payload.customer.id:7) and words of the error. Words and keys without an index are
     compared with 2,000 jobs per request: a page may be short or empty and still have a `next`."""
-    client = app._session
+    client = session_of(app)
     before = None if after is None else parse_id(after)
     page = matching(client.store, search, client.tenant, limit, before)
     # A search that examines jobs one by one must not occupy the threads of other reads.
@@ -177,40 +184,45 @@ async def list_jobs(app: TheApp, search: JobSearch, after: After = None, limit: 
     return Response(as_json({"items": result.jobs, "next": result.next}), media_type="application/json")
 
 
-@router.get("/counts", dependencies=[allowed(Scope.READ)], response_model=Counted)
+@router.get("/jobs/counts", dependencies=[allowed(Scope.READ)], response_model=Counted)
 async def count_jobs(app: TheApp, search: JobSearch) -> Counted:
     """Count jobs in each state, up to `most`. The state and the words of a search are ignored."""
-    client = app._session
+    client = session_of(app)
     return await client.arun(client.store.jobs.capped_counts(search.filter(client.tenant), COUNTED))
 
 
-@router.get("/{job_id}", dependencies=[allowed(Scope.READ)], response_model=Story)
+@router.get("/jobs/{job_id}", dependencies=[allowed(Scope.READ)], response_model=Story)
 async def show_job(app: TheApp, job_id: Id) -> Response:
     """Show a job: state, timeline, attempts, steps, result, approval, workflow and dead letter group. If the results of
     its steps, its checkpoints or the results that it depends on are larger than 1 MB together, `{"$holdfast":
     {"omitted": bytes}}` stands for some of them."""
-    return await _large(lambda: _story(app, job_id))
+
+    def read() -> Story:
+        details = app.jobs.details(job_id)
+        return replace(details, chain=[replace(job, payload=None) for job in details.chain])  # as in other lists
+
+    return await _large(read)
 
 
-@router.get("/{job_id}/history", dependencies=[allowed(Scope.READ)], response_model=Page[Event])
+@router.get("/jobs/{job_id}/history", dependencies=[allowed(Scope.READ)], response_model=Page[Event])
 async def job_history(
     app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**62)] = None, limit: Limit = 200
 ) -> Page[Event]:
-    """List a job's events, oldest first. `after` is the `seq` of the last one seen."""
-    client, last = app._session, -1 if after is None else after
+    """Show the events of a job, oldest first. `after` is the `seq` of the last one seen."""
+    client, last = session_of(app), -1 if after is None else after
     events = await client.arun(ledger_of(client.store, job_id, client.tenant))
     if not events:
-        raise _missing(job_id)
+        raise NotFound(f"no job {parse_id(job_id)} in this tenant")
     return paged([event for event in events if event.seq > last], limit, lambda event: event.seq)
 
 
-@router.get("/{job_id}/attempts", dependencies=[allowed(Scope.READ)], response_model=Page[Attempt])
+@router.get("/jobs/{job_id}/attempts", dependencies=[allowed(Scope.READ)], response_model=Page[Attempt])
 async def job_attempts(
     app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**31)] = None, limit: Limit = PAGE
 ) -> Response:
     """List a job's attempts: parameters, worker, times, outcome, exit code, error and location of the log. `after` is
     the number of the last one seen. Parameters beyond 1 MB together are omitted, beginning with the oldest."""
-    client, last = app._session, -1 if after is None else after
+    client, last = session_of(app), -1 if after is None else after
 
     def read() -> Page[Attempt]:
         attempts = client.run(attempts_of(client.store, job_id, client.tenant, last, limit))
@@ -234,16 +246,18 @@ def _bounded(attempts: list[Attempt]) -> list[Attempt]:
     return kept[::-1]
 
 
-@router.get("/{job_id}/chain", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
-async def job_chain(app: TheApp, job_id: Id) -> Response:
-    """List a job and its retries as new jobs, oldest first. Payloads beyond 1 MB together are omitted."""
-    return await _large(lambda: Page(items=app.jobs.chain(job_id)))
+@router.get("/jobs/{job_id}/steps", dependencies=[allowed(Scope.READ)], response_model=Page[Step])
+async def job_steps(app: TheApp, job_id: Id) -> Response:
+    """List the durable steps of a job in order, with their values. Sealed values are not opened."""
+    session = session_of(app)
+    return await _large(lambda: Page(items=session.run(steps_of(session.store, job_id, session.tenant))[1]))
 
 
-@router.get("/{job_id}/why", dependencies=[allowed(Scope.READ)], response_model=Why)
-async def why_job(app: TheApp, job_id: Id) -> Response:
-    """Explain why a job is not running: every reason that applies, and what would change it."""
-    return await _large(lambda: app.jobs.why(job_id))
+@router.get("/jobs/{job_id}/checkpoints", dependencies=[allowed(Scope.READ)], response_model=dict[str, Any])
+async def job_checkpoints(app: TheApp, job_id: Id) -> Response:
+    """Show the named checkpoints of a job, with their values. Sealed values are not opened."""
+    session = session_of(app)
+    return await _large(lambda: session.run(checkpoints_of(session.store, job_id, session.tenant))[1])
 
 
 async def _large(read: Callable[[], object]) -> Response:
@@ -251,23 +265,8 @@ async def _large(read: Callable[[], object]) -> Response:
     return Response(await read_large(lambda: as_json(read())), media_type="application/json")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a job ended, if it has. ``id`` is that of the last retry, if retries are new jobs. ``sealed`` means that
-    there is a value that only the program can unseal."""
-
-    id: str
-    state: State
-    finished: bool
-    value: Any = None
-    ref: str | None = None
-    sealed: bool = False
-    error_code: str | None = None
-    error_message: str | None = None
-
-
 @router.get(
-    "/{job_id}/result",
+    "/jobs/{job_id}/result",
     dependencies=[allowed(Scope.READ)],
     response_model=Outcome,
     responses={202: {"model": Outcome, "description": "It has not ended yet."}},
@@ -279,7 +278,7 @@ async def job_result(
     wait: Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds.")] = 0.0,
 ) -> Response:
     """Show a job's result. With `wait`, the response comes when the job has ended or the time is over."""
-    client = app._session
+    client = session_of(app)
     job = await app.jobs.aget(job_id)
     if wait > 0 and (job.retried or not job.state.finished):
         handle: Handle[Any] = Handle(job.id, job.tenant, False, None, client, lambda value: value)
@@ -305,7 +304,7 @@ async def _waited(handle: Handle[Any], longest: float, stopping: asyncio.Event) 
 
 def _outcome(app: App, job: Job) -> tuple[bool, bytes]:
     """Whether the job has ended, and its outcome as JSON."""
-    client, outcome = app._session, Outcome(job.id, job.state, True)
+    client, outcome = session_of(app), Outcome(job.id, job.state, True)
     if job.state is not State.SUCCEEDED:
         over = job.state.finished and not job.retried
         return over, as_json(
@@ -326,129 +325,73 @@ def _outcome(app: App, job: Job) -> tuple[bool, bytes]:
     return True, as_json(replace(outcome, value=value))
 
 
-def _story(app: App, job_id: str) -> Story:
-    details = app._session.run(story(app._session.store, job_id, app._session.tenant))
-    if details is None:
-        raise _missing(job_id)
-    return replace(details, chain=[replace(job, payload=None) for job in details.chain])  # as in other lists of jobs
+# --- logs and artifacts ---
+
+AttemptNumber = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="The last attempt by default.")]
+TEXT = "text/plain; charset=utf-8"
 
 
-def _missing(job_id: str) -> NotFound:
-    return NotFound(f"no job {parse_id(job_id)} in this tenant")
+@router.get("/jobs/{job_id}/log", dependencies=[allowed(Scope.READ)], response_model=AttemptLog)
+async def read_job_log(
+    app: TheApp,
+    job_id: Id,
+    attempt: AttemptNumber = None,
+    offset: Annotated[int | None, Query(ge=0, lt=2**53, description="Bytes to skip: `next` of the last read.")] = None,
+    tail: Annotated[int | None, Query(ge=0, le=READ_LIMIT, description="Only the last bytes.")] = None,
+) -> AttemptLog:
+    """Read the log of an attempt, up to 1 MB: what the handler wrote with `ctx.log`, or the output of a command job,
+    also while it runs. Continue at `next`."""
+    check_window(offset, tail)
+    return await log_piece(app, job_id, attempt, offset, tail)
 
 
-operator_router = Router(prefix="/jobs/{job_id}", tags=["jobs"], dependencies=[allowed(Scope.OPERATE)])
+@router.get(
+    "/jobs/{job_id}/log/download",
+    dependencies=[allowed(Scope.READ)],
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def download_job_log(app: TheApp, job_id: Id, attempt: AttemptNumber = None) -> Response:
+    """Download the log of an attempt as a text file, up to 64 MB."""
+    return await log_file(app, job_id, attempt)
 
 
-@operator_router.post("/cancel", response_model=Verdict)
-async def cancel_job(app: TheApp, job_id: Id, body: WithReason | None = None) -> Verdict:
-    """Cancel a job that has not finished. The worker of a running job is notified to stop."""
-    return accepted(await app.jobs.acancel(job_id, reason=None if body is None else body.reason))
+@router.get(
+    "/jobs/{job_id}/artifacts/{name:path}",
+    dependencies=[allowed(Scope.READ)],
+    response_class=Response,
+    responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
+)
+async def download_artifact(
+    app: TheApp, job_id: Id, name: Name, attempt: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None
+) -> Response:
+    """Download an artifact, up to 64 MB, always as an attachment that browsers do not display; without an attempt, from
+    the last attempt that has one of this name."""
+    return await artifact_file(app, job_id, name, attempt)
 
 
-class Redrive(WithReason):
-    max_attempts: int | None = Field(default=None, ge=1, le=101, description="Another limit than it had.")
-    from_step: int | Text | None = Field(
-        default=None, description="Do this step, by number or name, and those after it again."
-    )
-    at: Instant | None = Field(default=None, description="Start not before this time.")
-    delay: Span | None = Field(default=None, description="Start this long from now.")
+# --- shared with the dashboard ---
 
 
-@operator_router.post("/redrive", response_model=Verdict)
-async def redrive_job(app: TheApp, job_id: Id, body: Redrive | None = None) -> Verdict:
-    """Redrive a dead letter: put it back into its queue with all attempts restored."""
-    return accepted(await app.jobs.aredrive(job_id, **({} if body is None else body.given())))
+async def log_piece(app: App, job_id: str, attempt: int | None, offset: int | None, tail: int | None) -> AttemptLog:
+    client = session_of(app)
+    log = await client.arun(log_parts(client.store, job_id, attempt, client.tenant))
+    return await read_slowly(partial(read_log, client.vault, log, offset, tail, opens=False))
 
 
-class RedriveAs(WithReason):
-    payload: Any
+async def log_file(app: App, job_id: str, attempt: int | None) -> Response:
+    client = session_of(app)
+    log = await client.arun(log_parts(client.store, job_id, attempt, client.tenant))
+    return await attachment(partial(raw_log, client.vault, log, opens=False), f"{log[0].id}-{log[1]}.log", TEXT)
 
 
-@dataclass(frozen=True, slots=True)
-class RedrivenAs:
-    id: str
-    redriven_as: str
+async def artifact_file(app: App, job_id: str, name: str, attempt: int | None) -> Response:
+    client = session_of(app)
+    location = await client.arun(artifact_of(client.store, job_id, name, attempt, client.tenant))
+    return await attachment(partial(read_artifact, client.vault, location), name)
 
 
-@operator_router.post("/redrive-as", response_model=RedrivenAs)
-async def redrive_job_as(app: TheApp, job_id: Id, body: RedriveAs) -> RedrivenAs:
-    """Redrive a dead letter with another payload: a new job, and the old one is discarded."""
-    return RedrivenAs(job_id, await app.dead_letters.aredrive_as(job_id, body.payload, reason=body.reason))
-
-
-class Discard(Body):
-    reason: LongText
-
-
-@operator_router.post("/discard", response_model=Verdict)
-async def discard_job(app: TheApp, job_id: Id, body: Discard) -> Verdict:
-    """Discard a dead letter."""
-    if not body.reason.strip():
-        raise InvalidInput("discarding a dead letter needs a reason", code="reason_required")
-    return accepted(await app.jobs.adiscard(job_id, reason=body.reason))
-
-
-class ReplacePayload(Body):
-    payload: Any
-    reason: LongText
-
-
-@operator_router.post("/replace-payload", response_model=Verdict)
-async def replace_job_payload(app: TheApp, job_id: Id, body: ReplacePayload) -> Verdict:
-    """Replace the payload of a waiting job whose kind allows it."""
-    return await app.jobs.areplace_payload(job_id, body.payload, reason=body.reason)
-
-
-class SetExternalRef(Body):
-    external_ref: Text | None = Field(description="Null removes it.")
-
-
-@operator_router.put("/external-ref", response_model=Verdict)
-async def set_external_ref(app: TheApp, job_id: Id, body: SetExternalRef) -> Verdict:
-    """Set the reference to the same work in another system, in any state of the job. The audit trail records it."""
-    return await app.jobs.aset_external_ref(job_id, body.external_ref)
-
-
-class MoveTo(WithReason):
-    """One of the four positions, within the job's priority or another one. A priority alone means behind all others of
-    it."""
-
-    first: bool = False
-    last: bool = False
-    before: Text | None = None
-    after: Text | None = None
-    priority: int | None = Field(default=None, ge=-32_768, le=32_767)
-
-
-@operator_router.post("/move", response_model=Verdict)
-async def move_job(app: TheApp, job_id: Id, body: MoveTo) -> Verdict:
-    "Move a waiting job within its queue."
-    return accepted([await app.jobs.amove(job_id, **body.given())])
-
-
-class RescheduleTo(WithReason):
-    """The new start: at a time, or after a delay."""
-
-    at: Instant | None = None
-    delay: Span | None = None
-    max_attempts: int | None = Field(default=None, ge=1, le=101)
-
-
-@operator_router.post("/reschedule", response_model=Verdict)
-async def reschedule_job(app: TheApp, job_id: Id, body: RescheduleTo) -> Verdict:
-    """Change the start time of a waiting job; without a time or a delay, to now."""
-    verdicts = await app.jobs.areschedule(
-        job_id, at=body.at, delay=body.delay, max_attempts=body.max_attempts, reason=body.reason
-    )
-    return accepted(verdicts)
-
-
-@operator_router.post("/run-now", response_model=Verdict)
-async def run_job_now(app: TheApp, job_id: Id, body: WithReason | None = None) -> Verdict:
-    """Run a delayed or retrying job now."""
-    return accepted(await app.jobs.areschedule(job_id, reason=None if body is None else body.reason))
-
+declared_router = routes("jobs", Jobs)
 
 ROUTE = Route(f"{PREFIX}/jobs", enqueue_job, methods=["POST"])
 """The route under which the request log records fast enqueues."""
@@ -465,7 +408,7 @@ class FastEnqueue:
         scope["route"] = ROUTE
         request = Request(scope, receive)
         try:
-            require_one_tenant(request, Allowed.ENQUEUE)
+            require_one_tenant(request, Scope.ENQUEUE)
             response = await enqueue_job(request)
         except HoldfastError as error:
             response = refusal_of(error)

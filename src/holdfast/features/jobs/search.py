@@ -23,6 +23,7 @@ from holdfast.engine.units import seconds
 from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.stores.flow import Steps, flow, read_together
 from holdfast.stores.job_filters import BY_NAME, BY_WORD, Filter, checked
+from holdfast.stores.job_pages import MOST
 from holdfast.stores.requests import Counted, JobFilter
 
 if TYPE_CHECKING:
@@ -210,6 +211,14 @@ def _state(value: str) -> State:
         return State(value.lower().replace("-", "_"))
     except ValueError:
         raise _invalid(f"unknown state {value[:50]!r}", f"States: {', '.join(State)}.") from None
+
+
+def check_search(text: object, limit: object) -> None:
+    """Check the arguments of ``app.jobs.search``."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"a search is text, not {type(text).__name__}", code="invalid_search")
+    if not isinstance(limit, int) or not 1 <= limit <= MOST:
+        raise InvalidSetting(f"limit must be from 1 to {MOST:,}", code="invalid_limit")
 
 
 def moment(value: str, now: datetime) -> datetime:

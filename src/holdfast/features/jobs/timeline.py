@@ -19,7 +19,7 @@ from holdfast.engine.steps import NO_LIMIT, Progress, Step
 from holdfast.engine.trace import plain_tags
 from holdfast.features.approvals.model import Approval, CastVote
 from holdfast.features.dead_letters.model import DeadLetterGroup
-from holdfast.features.jobs.views import Story
+from holdfast.features.jobs.model import Story
 from holdfast.features.schedules.model import MadeFrom
 from holdfast.stores.vault import shown
 
@@ -224,7 +224,7 @@ def event_details(event: Event) -> str:
     """The details of an event: the error, the reason, the time of the next attempt, and the rest of its metadata."""
     meta = event.meta
     parts = []
-    if event.type in ("fail", "lapse", "crash", "expire", "deny") and meta.get("error_code"):
+    if event.type in ("fail", "lease_expired", "crash", "expire", "deny") and meta.get("error_code"):
         parts.append(f"{meta['error_code']}: {meta.get('error_message') or ''}".rstrip(": "))
     if meta.get("reason"):
         parts.append(str(meta["reason"]))
@@ -403,6 +403,8 @@ def print_facts(story: Story, agent_disabled: str | None) -> None:
             ("group", _group(story.group)),
             ("redriven as", next((remade.new_id for remade in story.remade if remade.job_id == job.id), None)),
             ("in place of", next((remade.job_id for remade in story.remade if remade.new_id == job.id), None)),
+            ("forked from", story.forked_from),
+            *(("fork", fork) for fork in story.forks),
             ("depth", None if job.depth is None else f"{job.depth} subscriptions behind it"),
         ]
     )

@@ -22,10 +22,12 @@ from holdfast.features.jobs.why_reasons import (
     Snapshot,
     agent_disabled,
     at,
+    code_mismatch,
     deadline,
     held,
     in_a_call,
     limited,
+    no_worker_for_version,
     not_due,
     paused,
     reserved,
@@ -77,7 +79,7 @@ def prefetched(snapshot: Snapshot) -> Reason | None:
     )
 
 
-def lease_lapsed(snapshot: Snapshot) -> Reason | None:
+def lease_expired(snapshot: Snapshot) -> Reason | None:
     job, around = snapshot.job, snapshot.around
     if job.state not in HELD_STATES or around.held:
         return None
@@ -85,7 +87,7 @@ def lease_lapsed(snapshot: Snapshot) -> Reason | None:
     then = "taken up again" if again else "a dead letter: it has lost as many workers as it may"
     then = then if job.state is State.IN_PROGRESS else "queued again"
     return Reason(
-        "lease_lapsed",
+        "lease_expired",
         f"the lease of {around.holder} ended at {at(around.held_until)}, its last heartbeat was at"
         f" {at(around.renewed_at)}: that worker is gone",
         f"{'The next sweep of a worker frees it within seconds' if snapshot.fitting else 'A worker frees it'},"
@@ -275,7 +277,7 @@ def failed(snapshot: Snapshot) -> Reason | None:
     job = snapshot.job
     if job.state is not State.FAILED or snapshot.successor is not None:
         return None
-    event = snapshot.last("deny", "expire", "fail", "lapse", "crash")
+    event = snapshot.last("deny", "expire", "fail", "lease_expired", "crash")
     by = f" by {event.actor}" if event is not None and event.type == "deny" else ""
     code, says, change = _FAILED.get(job.error_code or "", ("failed", "it failed for good", "Enqueue it again."))
     return Reason(code, f"{says}{by}: {job.error_message} (at {at(job.finished_at)})", change)
@@ -336,10 +338,11 @@ REASONS: Final[tuple[Callable[[Snapshot], Reason | list[Reason] | None], ...]] =
     cleaned,
     running,
     prefetched,
-    lease_lapsed,
+    lease_expired,
     in_a_call,
     retry_waiting,
     snoozed,
+    code_mismatch,
     waiting_for_approval,
     agent_disabled,
     paused,
@@ -353,6 +356,7 @@ REASONS: Final[tuple[Callable[[Snapshot], Reason | list[Reason] | None], ...]] =
     no_worker_for_queue,
     no_worker_for_kind,
     no_worker_for_executor,
+    no_worker_for_version,
     generator_only,
     refused_executors,
     all_busy,

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from holdfast.engine.job import EVERY_TENANT, Event, Job
+from holdfast.engine.requirement import ANY, Requirement
 from holdfast.engine.states import State
 from holdfast.engine.steps import Step
 from holdfast.features.agents.model import Agent, Executor, JobSituation, WorkerSeen
@@ -16,6 +17,7 @@ from holdfast.features.approvals.model import Approval
 from holdfast.features.dead_letters.model import DeadLetterGroup
 from holdfast.features.limits.model import EACH, Limit, Pause, Reservation
 from holdfast.features.tenants.model import QueueShare
+from holdfast.features.versions.model import Mismatch
 from holdfast.features.workflows.model import ParentResult
 
 WAITING: Final = frozenset({State.QUEUED, State.RETRY_WAITING})
@@ -39,8 +41,16 @@ class Snapshot:
     pauses: list[Pause] = field(default_factory=list)
     share: QueueShare | None = None
     """The share of its tenant, if tenants share its queue fairly."""
+    requirement: Requirement = ANY
+    versions: dict[str, int] = field(default_factory=dict)
+    """The number of live workers by version of the application."""
     group: DeadLetterGroup | None = None
     """For a dead letter: the group of dead letters with the same failure."""
+
+    @property
+    def mismatch(self) -> Mismatch | None:
+        """Why the job is held, if its recorded steps do not fit the code."""
+        return Mismatch.of(self.around.note) if self.job.state is State.RETRY_WAITING else None
 
     def last(self, *event_types: str) -> Event | None:
         return next((event for event in reversed(self.history) if event.type in event_types), None)
@@ -77,7 +87,10 @@ class Snapshot:
         return 0 if self.share is None else max(0, self.share.tenants - 1)
 
     def taking(self) -> list[WorkerSeen]:
-        """The workers that would claim it: those of its tenant, queue, kind and executor."""
+        """The workers that would claim it: those of its tenant, queue, kind and executor; none if no worker runs its
+        version."""
+        if self.requirement.version is not None and self.requirement.version not in self.versions:
+            return []
         return [worker for worker in self.able if self.job.executor in (None, worker.label)]
 
     @property
@@ -230,6 +243,8 @@ def snoozed(snapshot: Snapshot) -> Reason | None:
     job, event = snapshot.job, snapshot.last("retry", "snooze")
     if job.state is not State.RETRY_WAITING or snapshot.waits_in is not None or event is None or event.type != "snooze":
         return None
+    if snapshot.mismatch is not None:
+        return None
     reason = event.meta.get("reason")
     handed_back = {
         "worker_stopped": "its worker stopped and handed it back",
@@ -239,6 +254,36 @@ def snoozed(snapshot: Snapshot) -> Reason | None:
     detail = f" ({reason})" if reason and reason not in handed_back else ""
     change = f"To run it at once: holdfast jobs reschedule {job.id}"
     return Reason("snoozed", f"{who}{detail}, until {at(job.due_at)}", change, {"due_at": at(job.due_at)})
+
+
+def code_mismatch(snapshot: Snapshot) -> Reason | None:
+    job, mismatch = snapshot.job, snapshot.mismatch
+    if mismatch is None:
+        return None
+    calls = "; ".join(
+        f"call {row['n']} was {row['recorded']}, the code called {row['called']}" for row in mismatch.differing[:3]
+    )
+    tried = f"{len(mismatch.tried)} version{'s' if len(mismatch.tried) > 1 else ''} of the code tried"
+    return Reason(
+        "code_mismatch",
+        f"it is held since {at(mismatch.since)}: its recorded steps do not fit the code ({calls}; {tried});"
+        f" at {at(job.due_at)} it is tried for the last time",
+        "It continues by itself when a worker with fitting code starts. Deploy such code, or cancel the job.",
+        {"since": at(mismatch.since), "steps": list(mismatch.steps), "tried": len(mismatch.tried)},
+    )
+
+
+def no_worker_for_version(snapshot: Snapshot) -> Reason | None:
+    job, version = snapshot.job, snapshot.requirement.version
+    if job.state not in WAITING or version is None or version in snapshot.versions:
+        return None
+    others = f" (there are workers of {', '.join(sorted(snapshot.versions)[:5])})" if snapshot.versions else ""
+    return Reason(
+        "no_worker_for_version",
+        f"it is pinned to version {version} of the application, and no running worker has that version{others}",
+        f"Start one, or move the job: holdfast versions move {version} --to VERSION --job {job.id}",
+        {"version": version},
+    )
 
 
 def in_a_call(snapshot: Snapshot) -> Reason | None:

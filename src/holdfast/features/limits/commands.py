@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from holdfast.cli import options
-from holdfast.cli.derived import derive
-from holdfast.cli.output import (
-    duration,
-    emit,
-    line,
-    moment,
-    print_fields,
-    rate,
-    say,
-    span,
-    state_text,
-    time_or_span,
-    write,
-)
+from holdfast.cli.derived import derive, derived_command
+from holdfast.cli.output import emit, line, moment, print_fields, rate, say, span, state_text, write
 from holdfast.cli.session import AnyTenant, NoTenant
 from holdfast.cli.tree import Commands
-from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.limits.model import Limit, PauseTarget, Reservation
+from holdfast.features.limits.model import Limit, Pause, QueueSetting, Reservation
 from holdfast.features.limits.operations import Limits, Pauses, Queues, Reservations
 
 commands = Commands("Limit how many jobs run at once or start per period.")
@@ -91,84 +73,40 @@ def _print(limit: Limit, as_json: bool) -> None:
     )
 
 
-Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Pause a queue.")]
-Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Pause a kind.")]
-Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Pause an agent.")]
-Whose = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only this tenant; default: every tenant.")]
-Everything = Annotated[bool, typer.Option("--all", help="Everything: the whole system.")]
-
-
-def pause(
-    session: NoTenant,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="The reason, shown to callers whose job is refused.")
-    ],
-    queue: Queue = None,
-    kind: Kind = None,
-    agent: Agent = None,
-    tenant: Whose = None,
-    everything: Everything = False,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME|SPAN", help="When to resume automatically: a time, or 2h.")
-    ] = None,
-    refuse_enqueue: Annotated[
-        bool | None,
-        typer.Option("--refuse-enqueue/--accept-enqueue", help="Refuse new jobs as well; the default with --all."),
-    ] = None,
-) -> None:
-    """Pause a queue, a kind, an agent, a tenant or everything. Running jobs finish."""
-    what = PauseTarget(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
-    with session.connect(EVERY_TENANT if tenant is None else tenant) as client:
-        paused = Pauses(client).set(
-            reason=reason,
-            until=None if until is None else time_or_span(until, "--until"),
-            refuse_enqueue=refuse_enqueue,
-            **what,
-        )
+@derived_command(NoTenant, Pauses.set)
+def pause(session: NoTenant, result: Pause) -> None:
     if session.as_json:
-        emit(paused)
+        emit(result)
         return
-    write(f"{paused.what} is paused")
+    write(f"{result.what} is paused")
     print_fields(
         [
-            ("reason", paused.reason),
-            ("since", f"{moment(paused.since)} by {paused.set_by}"),
-            ("until", "it is resumed" if paused.until is None else moment(paused.until)),
-            ("new jobs", "refused" if paused.refuse_enqueue else "accepted, and wait"),
+            ("reason", result.reason),
+            ("since", f"{moment(result.since)} by {result.set_by}"),
+            ("until", "it is resumed" if result.until is None else moment(result.until)),
+            ("new jobs", result.new_jobs),
         ]
     )
 
 
-def resume(
-    session: NoTenant,
-    queue: Queue = None,
-    kind: Kind = None,
-    agent: Agent = None,
-    tenant: Whose = None,
-    everything: Everything = False,
-) -> None:
-    """Resume what was paused. Name it with the same options."""
-    what = PauseTarget(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
-    with session.connect() as client:
-        Pauses(client).remove(**what)
+@derived_command(NoTenant, Pauses.remove)
+def resume(session: NoTenant, result: None) -> None:
     session.answer({"resumed": True}, "Resumed.")
 
 
-def pauses(session: AnyTenant) -> None:
-    """List what is paused, for a tenant and for all tenants, including disabled agents."""
-    with session.connect() as client:
-        paused = Pauses(client).list()
+@derived_command(AnyTenant, Pauses.list)
+def pauses(session: AnyTenant, result: list[Pause]) -> None:
     session.print_list(
-        paused,
+        result,
         {
             "what": lambda pause: line(pause.what),
             "since": lambda pause: moment(pause.since),
             "by": lambda pause: line(pause.set_by),
             "until": lambda pause: "" if pause.until is None else moment(pause.until),
-            "new jobs": lambda pause: "refused" if pause.refuse_enqueue else "wait",
+            "new jobs": lambda pause: pause.new_jobs,
             "reason": lambda pause: line(pause.reason),
         },
-        none="Nothing is paused.",
+        none="No pauses.",
         keep=("what",),
     )
 
@@ -176,13 +114,10 @@ def pauses(session: AnyTenant) -> None:
 queue_commands = Commands("Configure queues: raise the priority of jobs that wait long.")
 
 
-@queue_commands.add("list", "holdfast queues list")
-def list_queues(session: AnyTenant) -> None:
-    """List the queues with settings."""
-    with session.connect() as client:
-        settings = Queues(client).list()
+@derive(queue_commands, "list", AnyTenant, Queues.list, "holdfast queues list")
+def list_queues(session: AnyTenant, result: list[QueueSetting]) -> None:
     session.print_list(
-        settings,
+        result,
         {
             "queue": lambda setting: line(setting.queue),
             "tenant": lambda setting: line(setting.tenant),
@@ -195,51 +130,30 @@ def list_queues(session: AnyTenant) -> None:
     )
 
 
-@queue_commands.add(
-    "age",
-    "holdfast queues age reports --every 10m --most 20",
-    "holdfast queues age reports --never",
+@derive(
+    queue_commands,
+    "set-aging",
+    AnyTenant,
+    Queues.set_aging,
+    "holdfast queues set-aging reports --every 10m --most 20",
+    "holdfast queues set-aging reports --every none",
 )
-def age(
-    session: AnyTenant,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")],
-    every: Annotated[str | None, typer.Option("--every", metavar="SPAN", help="Waiting time per step: 10m.")] = None,
-    never: Annotated[bool, typer.Option("--never", help="Stop raising priorities; raised ones stay.")] = False,
-    step: Annotated[
-        int, typer.Option("--step", metavar="N", min=1, max=32_767, help="Priority increase per step.")
-    ] = 1,
-    most: Annotated[
-        int, typer.Option("--most", metavar="N", min=-32_768, max=32_767, help="Highest priority to reach.")
-    ] = 100,
-) -> None:
-    """Raise the priority of jobs the longer they wait in a queue."""
-    if (every is None) != never:
-        raise typer.BadParameter("pass --every or --never")
-    with session.connect() as client:
-        interval = None if every is None else duration(every, "--every")
-        setting = Queues(client).set_aging(queue, every=interval, step=step, most=most)
+def print_aging(session: AnyTenant, result: QueueSetting | None, queue: str) -> None:
     if session.as_json:
-        emit(setting)
-    elif setting is None:
+        emit(result)
+    elif result is None:
         say(f"Jobs in {queue} keep their priority.")
     else:
-        say(f"Jobs in {queue} age every {span(setting.aging)}.")
+        say(f"Jobs in {queue} age every {span(result.aging)}.")
 
 
 reservation_commands = Commands("List and release reservations.")
 
 
-@reservation_commands.add("list", "holdfast reservations list --ended")
-def list_reservations(
-    session: AnyTenant,
-    ended: Annotated[bool, typer.Option("--ended", help="Include ended reservations, newest first.")] = False,
-    limit: options.Limit = 50,
-) -> None:
-    """List reservations and the callers waiting for them, in order."""
-    with session.connect() as client:
-        reservations = Reservations(client).list(ended=ended, limit=limit)
+@derive(reservation_commands, "list", AnyTenant, Reservations.list, "holdfast reservations list --ended")
+def list_reservations(session: AnyTenant, result: list[Reservation]) -> None:
     session.print_list(
-        reservations,
+        result,
         {
             "id": lambda reservation: reservation.id,
             "what": lambda reservation: line(reservation.what),
@@ -250,25 +164,46 @@ def list_reservations(
             "until": lambda reservation: moment(reservation.ended_at or reservation.expires_at),
             "why": lambda reservation: line(_why(reservation)),
         },
-        none="Nothing is reserved.",
+        none="No reservations.",
         keep=("id", "what", "state"),
     )
 
 
-@reservation_commands.add(
-    "release", "holdfast reservations release 01a1de74-eb8c-70f1-843b-cac5f6817387 --reason 'it hangs'"
+@derive(
+    reservation_commands,
+    "show",
+    AnyTenant,
+    Reservations.get,
+    "holdfast reservations show 01a1de74-eb8c-70f1-843b-cac5f6817387",
 )
-def release(
-    session: AnyTenant,
-    reservation: Annotated[str, typer.Argument(metavar="ID", help="The reservation's full id.")],
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="The reason, stored with the reservation.")
-    ] = "released by an operator",
-) -> None:
-    """Release a reservation. Jobs start there again and its holder is notified."""
-    with session.connect() as client:
-        Reservations(client).release(parse_id(reservation), reason=reason)
-    session.answer({"released": reservation}, "Released.")
+def print_reservation(session: AnyTenant, result: Reservation) -> None:
+    if session.as_json:
+        emit(result)
+        return
+    write(result.what)
+    print_fields(
+        [
+            ("state", state_text(result.state)),
+            ("tenant", result.tenant),
+            ("holder", result.holder),
+            ("requested", moment(result.asked_at)),
+            ("reserved", None if result.reserved_at is None else moment(result.reserved_at)),
+            ("until", moment(result.ended_at or result.expires_at)),
+            ("job", result.job_id),
+            ("why", _why(result) or None),
+        ]
+    )
+
+
+@derive(
+    reservation_commands,
+    "release",
+    AnyTenant,
+    Reservations.release,
+    "holdfast reservations release 01a1de74-eb8c-70f1-843b-cac5f6817387 --reason 'it hangs'",
+)
+def print_released(session: AnyTenant, result: None, reservation_id: str) -> None:
+    session.answer({"released": reservation_id}, "Released.")
 
 
 def _why(reservation: Reservation) -> str:

@@ -11,33 +11,25 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.engine.payload import safe_text
 from holdfast.engine.settlement import MESSAGE_LIMIT
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import Conflict, HoldfastError, NotFound, StoreError
-from holdfast.features.limits.model import FIRST_PAUSES, LATER_PAUSE, Reserved
+from holdfast.features.limits.model import (
+    FIRST_PAUSES,
+    LATER_PAUSE,
+    ReservationOptions,
+    ReservationRequest,
+    Reserved,
+)
+
+if TYPE_CHECKING:
+    from holdfast.features.limits.operations import Reservations
 
 log = logging.getLogger("holdfast.reservation")
-
-
-@dataclass(frozen=True, slots=True)
-class Reserver:
-    """The operations on one reservation. ``set`` requests it first and renews it afterwards; ``release`` takes the
-    reason. ``in_thread``: the sync form may be used in a thread of an async program."""
-
-    set: Callable[[], Reserved]
-    aset: Callable[[], Awaitable[Reserved]]
-    release: Callable[..., None]
-    arelease: Callable[..., Awaitable[None]]
-    in_thread: bool
-    record: Callable[[], str] | None = None
-    """Records the block as a job, and returns its id."""
-    arecord: Callable[[], Awaitable[str]] | None = None
 
 
 class HeldReservation:
@@ -45,13 +37,21 @@ class HeldReservation:
     has expired or was released by an operator: jobs may run there again. ``job_id`` is the job that records the
     block."""
 
-    def __init__(self, id: str, ttl: float, wait: Duration | None, at_once: bool, reserver: Reserver) -> None:
-        self.id = id
+    def __init__(
+        self,
+        reservations: Reservations,
+        request: ReservationRequest,
+        what: ReservationOptions,
+        wait: Duration | None,
+        at_once: bool,
+        record: str | None,
+    ) -> None:
+        self.id = request.id
         self.job_id: str | None = None
-        self._ttl = ttl
+        self._reservations, self._what = reservations, what
+        self._ttl = request.ttl
         self._wait = None if wait is None else seconds(wait, "wait")
-        self._at_once = at_once
-        self._reserver = reserver
+        self._at_once, self._record = at_once, record
         self._end: float | None = None
         self._until = 0.0
         self._lost = False
@@ -70,11 +70,11 @@ class HeldReservation:
         try:
             while not self._may_begin(*self._request()):
                 time.sleep(self._pause())
-            if self._reserver.record is not None:
-                self.job_id = self._reserver.record()
+            if self._record is not None:
+                self.job_id = self._reservations.record(self.id, self._record)
         except BaseException as error:
             with contextlib.suppress(HoldfastError):  # not requested yet, or the store is unreachable and it expires
-                self._reserver.release(_reason(error))
+                self._reservations.release(self.id, reason=_reason(error))
             raise
         self._renew_in_thread()
         return self
@@ -83,14 +83,14 @@ class HeldReservation:
         self._stop_thread()
         released = True
         try:
-            self._reserver.release(_reason(error), **self._outcome(error))
+            self._reservations.release(self.id, reason=_reason(error), **self._outcome(error))
         except NotFound:
             released = False
         self._check_end(released, error)
 
     def _request(self) -> tuple[Reserved, float]:
         now = time.monotonic()
-        return self._reserver.set(), now
+        return self._reservations.set(self.id, **self._what), now
 
     def _renew_in_thread(self) -> None:
         self._thread = threading.Thread(target=self._renew, name="holdfast-reservation", daemon=True)
@@ -117,13 +117,13 @@ class HeldReservation:
         try:
             while not self._may_begin(*(await self._arequest())):  # noqa: ASYNC110 - polls the store: there is no event
                 await asyncio.sleep(self._pause())
-            if self._reserver.arecord is not None:
-                self.job_id = await self._reserver.arecord()
+            if self._record is not None:
+                self.job_id = await self._reservations.arecord(self.id, self._record)
         except BaseException as error:
             with contextlib.suppress(HoldfastError):
-                await self._reserver.arelease(_reason(error))
+                await self._reservations.arelease(self.id, reason=_reason(error))
             raise
-        if self._reserver.in_thread:  # a blocked event loop must not lose the reservation
+        if self._reservations._sync_in_threads:  # a blocked event loop must not lose the reservation
             self._renew_in_thread()
         else:
             self._task = asyncio.create_task(self._arenew())
@@ -138,14 +138,14 @@ class HeldReservation:
             await asyncio.wait({self._task})
         released = True
         try:
-            await self._reserver.arelease(_reason(error), **self._outcome(error))
+            await self._reservations.arelease(self.id, reason=_reason(error), **self._outcome(error))
         except NotFound:
             released = False
         self._check_end(released, error)
 
     async def _arequest(self) -> tuple[Reserved, float]:
         now = time.monotonic()
-        return await self._reserver.aset(), now
+        return await self._reservations.aset(self.id, **self._what), now
 
     async def _arenew(self) -> None:
         while True:
@@ -179,7 +179,7 @@ class HeldReservation:
             )
         return False
 
-    def _outcome(self, error: BaseException | None) -> dict[str, str | None]:
+    def _outcome(self, error: BaseException | None) -> dict[str, Any]:
         """The outcome of the recorded run, if there is one."""
         if self.job_id is None:
             return {}

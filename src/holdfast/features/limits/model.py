@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal, NamedTuple, TypedDict
+from typing import Annotated, Final, Literal, NamedTuple, TypedDict, Unpack
 
 from holdfast.engine.declared import Help
 from holdfast.engine.job import EVERY_TENANT
@@ -78,6 +78,10 @@ class Limit:
     updated_at: datetime
     running: int = 0
     waiting: int = 0
+
+
+COUNTS: Final = ("running", "waiting")
+"""The fields of a limit that are not columns of its table."""
 
 
 class LimitTarget(TypedDict, total=False):
@@ -235,21 +239,27 @@ class Pause:
 
     @property
     def says(self) -> str:
-        """The pause as a sentence; the same text as the SQL function ``pause_says``."""
+        """The pause as a sentence; the same text as the SQL function ``pause_message``."""
         until = "" if self.until is None else f" until {_at(self.until)}"
         return f"{self.what} was paused by {self.set_by} at {_at(self.since)}{until}: {self.reason}"
 
     @property
     def options(self) -> str:
         """The options that name it on the command line."""
-        if self.halts:
-            return "--all"
-        parts = [] if self.scope == "all" else [f"--{self.scope} {self.name}"]
-        return " ".join(parts if self.tenant == EVERY_TENANT else [*parts, f"--tenant {self.tenant}"])
+        target = "--all" if self.scope == "all" else f"--{self.scope} {self.name}"
+        return target if self.tenant == EVERY_TENANT else f"{target} --tenant {self.tenant}"
+
+    @property
+    def new_jobs(self) -> str:
+        """What happens to new jobs."""
+        return "refused" if self.refuse_enqueue else "wait"
 
     def holds(self, tenant: str, queue: str, kind: str, agent: str | None) -> bool:
         name = {"all": EACH, "queue": queue, "kind": kind, "agent": agent}[self.scope]
         return self.tenant in (EVERY_TENANT, tenant) and name == self.name
+
+    def refuses(self, tenant: str, queue: str, kind: str, agent: str | None) -> bool:
+        return self.refuse_enqueue and self.holds(tenant, queue, kind, agent)
 
     def is_over(self, now: datetime) -> bool:
         return self.until is not None and self.until <= now
@@ -265,61 +275,66 @@ class PauseDraft:
     reason: str
     until: datetime | None = None
     lasting: float | None = None
-    refuse_enqueue: bool | None = None
-
-    @property
-    def refuses(self) -> bool:
-        """By default, a pause of the whole system refuses new jobs, and any other accepts them."""
-        if self.refuse_enqueue is not None:
-            return self.refuse_enqueue
-        return self.scope == "all" and self.tenant == EVERY_TENANT
+    refuse_enqueue: bool = False
 
     @classmethod
     def of(
         cls,
-        what: tuple[str, str, str],
         reason: object,
         until: datetime | Duration | None = None,
         refuse_enqueue: bool | None = None,
+        **target: Unpack[PauseTarget],
     ) -> PauseDraft:
+        """Check a pause. By default, one of the whole system refuses new jobs, and any other accepts them."""
         why = storable(reason) if isinstance(reason, str) else None
         if why is None or not why.strip():
             raise InvalidInput("a pause needs a reason", code="reason_required")
-        tenant, scope, name = what
-        if not isinstance(until, datetime):
-            lasting = None if until is None else seconds(until, "time")
-            if lasting is not None and lasting < PAUSE_SHORTEST:
-                raise InvalidSetting("a pause must last at least one millisecond", code="invalid_duration")
-            return cls(tenant, scope, name, why, None, lasting, refuse_enqueue)
-        return cls(tenant, scope, name, why, instant(until, "until"), None, refuse_enqueue)
+        tenant, scope, name = pause_target(**target)
+        refuses = (tenant, scope) == (EVERY_TENANT, "all") if refuse_enqueue is None else bool(refuse_enqueue)
+        if isinstance(until, datetime):
+            return cls(tenant, scope, name, why, until=instant(until, "until"), refuse_enqueue=refuses)
+        lasting = None if until is None else seconds(until, "time")
+        if lasting is not None and lasting < PAUSE_SHORTEST:
+            raise InvalidSetting("a pause must last at least one millisecond", code="invalid_duration")
+        return cls(tenant, scope, name, why, lasting=lasting, refuse_enqueue=refuses)
 
 
 class PauseTarget(TypedDict, total=False):
-    """The target of a pause: a queue, a kind or an agent, of every tenant or of one; a tenant; or everything."""
+    """The target of a pause: a queue, a kind, an agent or everything, of every tenant or of one."""
 
-    queue: str | None
-    kind: str | NamedKind | None
-    agent: str | None
-    tenant: str | None
-    everything: bool
+    queue: Annotated[str | None, Help("A queue.", "NAME")]
+    kind: Annotated[str | NamedKind | None, Help("A kind.", "NAME")]
+    agent: Annotated[str | None, Help("An agent.", "ID")]
+    everything: Annotated[bool | None, Help("Everything of the tenant, or the whole system.", option="--all")]
+    tenant: Annotated[str | None, Help("Only of this tenant; default: of every tenant.", "NAME", http=False)]
+
+
+class PauseOptions(PauseTarget, total=False):
+    """The target of a pause, and how it acts."""
+
+    until: Annotated[datetime | Duration | None, Help("When to resume automatically: a time, or 2h.")]
+    refuse_enqueue: Annotated[
+        bool | None,
+        Help("Refuse new jobs as well; the default for the whole system.", option="--refuse-enqueue/--accept-enqueue"),
+    ]
 
 
 def pause_target(
     queue: str | None = None,
     kind: str | NamedKind | None = None,
     agent: str | None = None,
+    everything: bool | None = None,
     tenant: str | None = None,
-    everything: bool = False,
 ) -> tuple[str, str, str]:
     """The tenant, the scope and the name. ``everything`` must be given explicitly: it is not the default."""
     given = [(scope, name) for scope, name in (("queue", queue), ("kind", kind), ("agent", agent)) if name is not None]
-    if len(given) > 1 or (everything and (given or tenant is not None)):
-        raise InvalidSetting("name only one of queue, kind, agent, tenant and everything", code="conflicting_options")
-    if not given and tenant is None and not everything:
-        raise InvalidSetting("name a queue, a kind, an agent, a tenant or everything", code="nothing_named")
+    if len(given) + bool(everything) > 1:
+        raise InvalidSetting("name only one of queue, kind, agent and everything", code="conflicting_options")
     owner = EVERY_TENANT if tenant is None else check_name(tenant, "tenant")
-    if not given:
+    if everything:
         return owner, "all", EACH
+    if not given:
+        raise InvalidSetting("name a queue, a kind, an agent or everything", code="nothing_named")
     scope, name = given[0]
     return owner, scope, check_name(name, scope, limit=NAME_LIMIT)
 
@@ -378,10 +393,10 @@ class Reservation:
 class ReservationOptions(TypedDict, total=False):
     """A resource, a queue, or (with neither) everything; ``ttl`` is how long it lives without renewal."""
 
-    resource: str | None
-    queue: str | None
-    ttl: Duration
-    reason: str | None
+    resource: Annotated[str | None, Help("A resource; without one and without a queue, everything.", "NAME")]
+    queue: Annotated[str | None, Help("A queue.", "NAME")]
+    ttl: Annotated[Duration | None, Help("How long it lives without a renewal; default: 30 s.")]
+    reason: Annotated[str | None, Help("The reason, stored with the reservation.", longest=2_000)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from datetime import datetime
-from typing import Unpack
+from typing import Annotated, Any, Literal, Unpack
 
-from holdfast.engine.declared import http
+from holdfast.engine.declared import Help, Most, http
 from holdfast.engine.hints import check_options
+from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name, page_size
 from holdfast.engine.operation import Program, awaited, operation
@@ -19,7 +19,7 @@ from holdfast.engine.settlement import storable
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, NotFound, Refused
 from holdfast.features.agents.model import Agent
-from holdfast.features.limits.hold import HeldReservation, Reserver
+from holdfast.features.limits.hold import HeldReservation
 from holdfast.features.limits.model import (
     RESERVATION_LONGEST,
     RESERVATION_SHORTEST,
@@ -29,6 +29,7 @@ from holdfast.features.limits.model import (
     LimitTarget,
     Pause,
     PauseDraft,
+    PauseOptions,
     PauseTarget,
     QueueSetting,
     Reservation,
@@ -42,11 +43,12 @@ from holdfast.features.limits.model import (
     pause_target,
 )
 from holdfast.stores.flow import Steps, flow, read_together, run
-from holdfast.stores.ids import new_id
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
+from holdfast.stores.requests import new_id
 
 _Reservations = list[Reservation]
+ReservationId = Annotated[str, Help("The reservation's id, a UUID.", "ID", longest=100)]
 
 
 class Reservations(StoreNamespace):
@@ -58,7 +60,7 @@ class Reservations(StoreNamespace):
         *,
         queue: str | None = None,
         wait: Duration | None = None,
-        ttl: Duration = 30.0,
+        ttl: Duration = TTL,
         at_once: bool = False,
         reason: str | None = None,
         record: str | None = None,
@@ -73,27 +75,25 @@ class Reservations(StoreNamespace):
         """
         kind = None if record is None else check_name(record, "kind")
         id, what = new_id(), ReservationOptions(resource=resource, queue=queue, ttl=ttl, reason=reason)
-        reserver = Reserver(
-            lambda: self.set(id, **what),
-            lambda: self.aset(id, **what),
-            lambda why, **end: self.release(id, reason=why, **end),
-            lambda why, **end: self.arelease(id, reason=why, **end),
-            in_thread=True,
-            record=None if kind is None else lambda: self.record(id, kind),
-            arecord=None if kind is None else lambda: self.arecord(id, kind),
-        )
-        return HeldReservation(id, _request(id, **what).ttl, wait, at_once, reserver)
+        return HeldReservation(self, _request(id, **what), what, wait, at_once, kind)
 
     @operation
-    def list(self, *, ended: bool = False, limit: int = 50) -> Program[_Reservations]:
-        """Waiting and active reservations in their order; with ``ended`` the others too, newest first."""
+    @http("GET /reservations", "read")
+    def list(
+        self,
+        *,
+        ended: Annotated[bool, Help("Include ended reservations, newest first.")] = False,
+        limit: Most = 50,
+    ) -> Program[_Reservations]:
+        """List reservations and the callers waiting for them, in order."""
         return (yield from run(self._store.reservations.list(self._tenant, ended, page_size(limit))))
 
     alist = awaited(list)
 
     @operation
-    def get(self, reservation_id: str) -> Program[Reservation]:
-        """The reservation, or ``NotFound``."""
+    @http("GET /reservations/{reservation_id}", "read", name="show_reservation")
+    def get(self, reservation_id: ReservationId) -> Program[Reservation]:
+        """Show a reservation: who reserved what, since when, and how it ended."""
         reservation = yield from run(self._store.reservations.get(reservation_id, self._tenant))
         if reservation is None:
             raise _not_found(reservation_id)
@@ -102,11 +102,22 @@ class Reservations(StoreNamespace):
     aget = awaited(get)
 
     @operation
-    def set(self, reservation_id: str, **what: Unpack[ReservationOptions]) -> Program[Reserved]:
-        """Request a reservation, or renew it with the same id: that keeps it for another ``ttl``. It is held while it
-        is ``active``; jobs that started before are still ``running``. ``hold`` does all of this for a block."""
+    @http(
+        "PUT /reservations/{reservation_id}",
+        "operate",
+        tenant="one",
+        name="reserve",
+        example={"resource": "gpu-0", "ttl": "1m", "reason": "measuring"},
+    )
+    def set(self, reservation_id: ReservationId, **what: Unpack[ReservationOptions]) -> Program[Reserved]:
+        """Request a reservation under an id of yours (a UUID), or renew it for another ``ttl``; renew it every third of
+        that. It is yours while its state is ``active``. ``running`` is the number of jobs that started there before and
+        still run.
+
+        ``hold`` does all of this for a block.
+        """
         check_options(what, ReservationOptions.__annotations__)
-        request = _request(reservation_id, **what)
+        request = _request(parse_id(reservation_id), **what)
         status = yield from run(self._store.reservations.set(request, self._actor, self._tenant))
         reservation = yield from run(self._store.reservations.get(reservation_id, self._tenant))
         if reservation is None:  # the id belongs to another tenant
@@ -117,13 +128,27 @@ class Reservations(StoreNamespace):
     aset = awaited(set)
 
     @operation
-    def record(self, reservation_id: str, kind: str) -> Program[str]:
-        """Record the work of an active reservation's holder as a running job of this kind. It ends when the reservation
-        is released, and as crashed when that expires. Returns the job's id; a repeated call returns the same one."""
+    @http(
+        "POST /reservations/{reservation_id}/record",
+        "operate",
+        tenant="one",
+        name="record_reservation",
+        result="job_id",
+        example={"kind": "nightly_import"},
+    )
+    def record(
+        self, reservation_id: ReservationId, kind: Annotated[str, Help("The kind of the job.", "KIND")]
+    ) -> Program[str]:
+        """Record the work of an active reservation's holder as a running job of this kind.
+
+        It ends when the reservation is released, and as crashed when that expires. Returns the job's id; a repeated
+        call returns the same one.
+        """
         name = check_name(kind, "kind")
         if self._tenant == EVERY_TENANT:
             raise InvalidSetting("a recorded run belongs to one tenant", code="tenant_required")
-        job_id = yield from run(self._store.reservations.record(reservation_id, name, self._actor, self._tenant))
+        id = parse_id(reservation_id)
+        job_id = yield from run(self._store.reservations.record(id, name, self._actor, self._tenant))
         if job_id is None:
             raise NotFound(f"no active reservation {reservation_id}", code="reservation_not_found")
         return job_id
@@ -131,19 +156,26 @@ class Reservations(StoreNamespace):
     arecord = awaited(record)
 
     @operation
+    @http("DELETE /reservations/{reservation_id}", "operate", name="release_reservation")
     def release(
         self,
-        reservation_id: str,
+        reservation_id: ReservationId,
         *,
-        reason: str = "released by an operator",
-        outcome: str | None = None,
-        error_code: str | None = None,
-        error_message: str | None = None,
+        reason: Annotated[
+            str, Help("The reason, stored with the reservation.", longest=2_000)
+        ] = "released by an operator",
+        outcome: Annotated[
+            Literal["succeeded", "failed"] | None, Help("The outcome of the recorded run.", cli=False)
+        ] = None,
+        error_code: Annotated[str | None, Help("The error of a failed run.", longest=100, cli=False)] = None,
+        error_message: Annotated[str | None, Help("Its message.", longest=2_000, cli=False)] = None,
     ) -> Program[None]:
-        """End a reservation. Its holder is notified at the next renewal. ``outcome`` is that of a recorded run:
-        ``succeeded``, or ``failed`` with an error; without one the run failed with ``reservation_released``."""
-        why, end = storable(reason) or "released", _run_end(outcome, error_code, error_message)
-        if not (yield from run(self._store.reservations.release(reservation_id, why, self._actor, self._tenant, end))):
+        """Release a reservation, yours or another caller's. Jobs start there again; its holder is notified at the next
+        renewal. A recorded run ends with it: with its outcome, or as failed."""
+        id, why, end = parse_id(reservation_id), storable(reason), _run_end(outcome, error_code, error_message)
+        if not (
+            yield from run(self._store.reservations.release(id, why or "released", self._actor, self._tenant, end))
+        ):
             raise NotFound(f"no open reservation {reservation_id}", code="reservation_not_found")
 
     arelease = awaited(release)
@@ -154,11 +186,11 @@ def _request(
     *,
     resource: str | None = None,
     queue: str | None = None,
-    ttl: Duration = TTL,
+    ttl: Duration | None = None,
     reason: str | None = None,
 ) -> ReservationRequest:
     scope, name = limit_target(resource=resource, queue=queue)
-    lifetime = seconds(ttl, "ttl")
+    lifetime = TTL if ttl is None else seconds(ttl, "ttl")
     if not RESERVATION_SHORTEST <= lifetime <= RESERVATION_LONGEST:
         raise InvalidSetting(
             f"ttl must be from {RESERVATION_SHORTEST} s to an hour, not {lifetime:g} s", code="invalid_duration"
@@ -189,34 +221,34 @@ _Pauses = list[Pause]  # inside the class, ``list`` is an operation
 
 
 class Pauses(StoreNamespace):
-    """Pauses of a queue, a kind, an agent, a tenant, or everything: their jobs do not start."""
+    """Pauses of a queue, a kind, an agent or everything, of a tenant or of every tenant: their jobs do not start."""
 
     @operation
+    @http("PUT /pauses", "operate", owner="tenant", example={"queue": "mail", "reason": "SMTP is down", "until": "1h"})
     def set(
         self,
         *,
-        reason: str,
-        until: datetime | Duration | None = None,
-        refuse_enqueue: bool | None = None,
-        **what: Unpack[PauseTarget],
+        reason: Annotated[str, Help("The reason, shown to callers whose job is refused.", longest=2_000)],
+        **options: Unpack[PauseOptions],
     ) -> Program[Pause]:
-        """Start no more jobs of a ``queue``, a ``kind``, an ``agent`` (of every tenant, or of a ``tenant``), of a whole
-        ``tenant``, or of ``everything``: ``app.pauses.set(queue="mail", reason="SMTP is down", until="1h")``. After
-        this returns, no claim takes such a job; running jobs may finish. ``until`` is a time, or a duration, after
-        which the pause ends.
+        """Pause a queue, a kind, an agent or everything. Running jobs finish.
 
-        New jobs are accepted and wait; ``refuse_enqueue=True`` refuses them. A pause of everything refuses them by
-        default, and stops maintenance too: no schedule fires, no job is promoted, expired or freed.
+        ``app.pauses.set(queue="mail", reason="SMTP is down", until="1h")`` is for every tenant, with ``tenant="acme"``
+        for one. After this returns, no claim takes such a job. ``until`` is a time, or a duration, after which the
+        pause ends.
+
+        New jobs are accepted and wait, or are refused on request. A pause of everything for every tenant refuses them
+        by default, and stops maintenance too: no schedule fires, no job is promoted, expired or freed.
         """
-        check_options(what, PauseTarget.__annotations__)
-        pausing = PauseDraft.of(pause_target(**what), reason, until, refuse_enqueue)
-        return (yield from run(self._store.pauses.set(pausing, self._actor)))
+        check_options(options, PauseOptions.__annotations__)
+        return (yield from run(self._store.pauses.set(PauseDraft.of(reason, **options), self._actor)))
 
     aset = awaited(set)
 
     @operation
+    @http("DELETE /pauses", "operate", owner="tenant")
     def remove(self, **what: Unpack[PauseTarget]) -> Program[None]:
-        """End a pause, named as it was set: ``app.pauses.remove(queue="mail")``. Also enables a disabled agent."""
+        """Resume what was paused, named in the same way. Also enables a disabled agent."""
         check_options(what, PauseTarget.__annotations__)
         tenant, scope, name = pause_target(**what)
         if (yield from run(_resume(self._caller, (tenant, scope, name)))):
@@ -232,8 +264,9 @@ class Pauses(StoreNamespace):
     aremove = awaited(remove)
 
     @operation
+    @http("GET /pauses", "read")
     def list(self) -> Program[_Pauses]:
-        """Pauses of this tenant and of all tenants, the widest first, including disabled agents."""
+        """List what is paused, for a tenant and for all tenants, including disabled agents."""
         return (yield from run(pauses_with_disabled_agents(self._caller, self._tenant)))
 
     alist = awaited(list)
@@ -283,14 +316,11 @@ class Limits(StoreNamespace):
         name ``*`` means each name separately: ``key="*", concurrency=1`` runs one job per key. It replaces an existing
         limit on the same target immediately; jobs that run above a lowered limit finish.
         """
-        bounds = {name: options.get(name) for name in ("concurrency", "rate", "burst")}
         check_options(options, LimitOptions.__annotations__)
-        target = {
-            name: str(value) if isinstance(value, int) else value
-            for name, value in options.items()
-            if name not in bounds
-        }
-        rule = Rule.of(*self._changed(target), **bounds)  # type: ignore[arg-type]
+        given: dict[str, Any] = dict(options)
+        bounds = {name: given.pop(name) for name in options if name not in LimitTarget.__annotations__}
+        target = {name: str(value) if isinstance(value, int) else value for name, value in given.items()}
+        rule = Rule.of(*self._changed(target), **bounds)
         return (yield from run(self._store.limits.set(rule, self._actor, self._tenant)))
 
     aset = awaited(set)
@@ -348,11 +378,19 @@ class Queues(StoreNamespace):
     """Settings of queues."""
 
     @operation
+    @http("PUT /queues/{queue}/aging", "admin", tenant="one", name="set_queue_aging", example={"every": "10m"})
     def set_aging(
-        self, queue: str, *, every: Duration | None, step: int = 1, most: int = 100
+        self,
+        queue: Annotated[str, Help("Name of the queue.", "QUEUE")],
+        *,
+        every: Annotated[Duration | None, Help("Waiting time per step: 10m.", clear=True)],
+        step: Annotated[int, Help("Priority increase per step.", low=1, high=32_767)] = 1,
+        most: Annotated[int, Help("Highest priority to reach.", low=-32_768, high=32_767)] = 100,
     ) -> Program[QueueSetting | None]:
-        """Raise the priority of waiting jobs in a queue by ``step`` every ``every``, up to ``most``; ``every=None``
-        stops it. Raised priorities stay."""
+        """Raise the priority of jobs the longer they wait in a queue.
+
+        By ``step`` every ``every``, up to ``most``; ``every=None`` stops it. Raised priorities stay.
+        """
         name = check_name(queue, "queue")
         span = None if every is None else seconds(every, "span of aging")
         if span is not None and not AGING_SHORTEST <= span <= AGING_LONGEST:
@@ -367,8 +405,9 @@ class Queues(StoreNamespace):
     aset_aging = awaited(set_aging)
 
     @operation
+    @http("GET /queues", "read", name="list_queue_settings")
     def list(self) -> Program[_Settings]:
-        """The queues that have settings."""
+        """List the queues with settings."""
         return (yield from run(self._store.queues.list(self._tenant)))
 
     alist = awaited(list)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.app import App
+from holdfast.app.internals import kinds_of, session_of
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.units import seconds
 from holdfast.errors import InvalidInput
-from holdfast.features.health.statistics import RANGES, QueueFigures, QueuePulse, Standing
+from holdfast.features.health.statistics import RANGES, QueueFigures, QueuesAndWorkers, QueueStatus
 from holdfast.features.limits.model import SCOPES, Limit, LimitOptions, Pause, PauseTarget, QueueSetting
 from holdfast.features.limits.operations import pauses_with_disabled_agents
 from holdfast.features.tokens.model import Scope
@@ -26,6 +27,7 @@ from holdfast.server.pages import (
     fields,
     integer_field,
     local_path,
+    option_fields,
     page_route,
     redirect,
     text_field,
@@ -43,7 +45,7 @@ LISTED: Final = 200
 class QueueRow:
     """Everything that the pages show about one queue."""
 
-    pulse: QueuePulse
+    status: QueueStatus
     figures: QueueFigures
     pause: Pause | None
     limit: Limit | None
@@ -51,10 +53,10 @@ class QueueRow:
     workers: int
 
 
-async def _rows(app: App) -> tuple[dict[str, QueueRow], Standing, list[Pause], list[Limit]]:
+async def _rows(app: App) -> tuple[dict[str, QueueRow], QueuesAndWorkers, list[Pause], list[Limit]]:
     """Every known queue: declared by this program, served by a worker, used in the last day, paused, limited or with
     settings."""
-    client = app._session
+    client = session_of(app)
     store, tenant = client.store, client.tenant
     current, figures, pauses, settings, limits = await client.arun(
         read_flows(
@@ -66,15 +68,15 @@ async def _rows(app: App) -> tuple[dict[str, QueueRow], Standing, list[Pause], l
         )
     )
     aging = {setting.queue: setting for setting in settings}
-    pulses = {pulse.queue: pulse for pulse in current.queues}
+    statuses = {status.queue: status for status in current.queues}
     recent = {figure.queue: figure for figure in figures}
     paused = {pause.name: pause for pause in reversed(pauses) if pause.scope == "queue"}
     limited = {limit.name: limit for limit in limits if limit.scope == "queue"}
     served = [queue for worker in current.workers for queue in worker.queues or ()]
-    names = {*pulses, *recent, *paused, *aging, *served, *(limited.keys() - {"*"}), *declared_queues(app)}
+    names = {*statuses, *recent, *paused, *aging, *served, *(limited.keys() - {"*"}), *declared_queues(app)}
     rows = {
         name: QueueRow(
-            pulses.get(name) or QueuePulse(name),
+            statuses.get(name) or QueueStatus(name),
             recent.get(name) or QueueFigures(name),
             paused.get(name),
             limited.get(name),
@@ -87,7 +89,7 @@ async def _rows(app: App) -> tuple[dict[str, QueueRow], Standing, list[Pause], l
 
 
 def declared_queues(app: App) -> set[str]:
-    return {str(handler.kind.defaults.get("queue") or "default") for handler in app._kinds.values()}
+    return {str(handler.kind.defaults.get("queue") or "default") for handler in kinds_of(app).values()}
 
 
 async def queues(request: Request) -> Response:
@@ -102,10 +104,10 @@ async def queues(request: Request) -> Response:
 
 async def queue(request: Request) -> Response:
     app, name = the_app(request), request.path_params["name"]
-    client = app._session
+    client = session_of(app)
     rows, current, _, _ = await _rows(app)
     recent = await client.arun(client.store.health.recent(client.tenant, "queue", name, _range(request)))
-    row = rows.get(name) or QueueRow(QueuePulse(name), QueueFigures(name), None, None, None, 0)
+    row = rows.get(name) or QueueRow(QueueStatus(name), QueueFigures(name), None, None, None, 0)
     return await render(
         request,
         "queue.html",
@@ -121,7 +123,7 @@ async def queue(request: Request) -> Response:
 
 async def kind(request: Request) -> Response:
     app, name = the_app(request), request.path_params["name"]
-    client = app._session
+    client = session_of(app)
     current, pauses, limits, recent = await client.arun(
         read_flows(
             client.store.health.workers(client.tenant),
@@ -140,7 +142,7 @@ async def kind(request: Request) -> Response:
         workers=[worker for worker in current.workers if worker.kinds is None or name in worker.kinds],
         pause=next((pause for pause in pauses if pause.scope == "kind" and pause.name == name), None),
         limit=next((limit for limit in limits if limit.scope == "kind" and limit.name == name), None),
-        declared=name in app._kinds,
+        declared=name in kinds_of(app),
         own=f"/kinds/{quote(name, safe='')}",
     )
 
@@ -149,7 +151,7 @@ async def limits(request: Request) -> Response:
     app = the_app(request)
     rows, current, pauses, limits = await _rows(app)
     reservations, agents = await app.reservations.alist(limit=LISTED), await app.agents.alist(limit=LISTED)
-    kinds = {*app._kinds, *(kind for worker in current.workers for kind in worker.kinds or ())}
+    kinds = {*kinds_of(app), *(kind for worker in current.workers for kind in worker.kinds or ())}
     return await render(
         request,
         "limits.html",
@@ -157,7 +159,7 @@ async def limits(request: Request) -> Response:
         pauses=pauses[:LISTED],
         reservations=reservations,
         rows=rows,
-        scopes=[scope for scope in SCOPES if scope != "tenant" or app._session.tenant == EVERY_TENANT],
+        scopes=[scope for scope in SCOPES if scope != "tenant" or session_of(app).tenant == EVERY_TENANT],
         names={"queue": list(rows), "kind": sorted(kinds), "agent": [agent.id for agent in agents]},
     )
 
@@ -186,7 +188,7 @@ async def pause(request: Request) -> Response:
     reason = text_field(given, "reason", REASON)
     if reason is None:
         raise InvalidInput("A pause needs a reason.", code="reason_required")
-    if what.get("everything") or given.get("what") == "everything":
+    if what.get("everything"):
         question = f"Pause {label}? No job starts until it is resumed."
         if (confirmation := await confirm(request, question, back=_back(given))) is not None:
             return confirmation
@@ -218,12 +220,10 @@ async def age(request: Request) -> Response:
 
 async def limit(request: Request) -> Response:
     given = await fields(request)
-    options: dict[str, Any] = _counted(given)
-    options["concurrency"] = integer_field(given, "concurrency", 0, 1_000_000)
-    options["rate"] = text_field(given, "rate", 50)
-    if options["rate"] is not None:
-        options["burst"] = integer_field(given, "burst", 1, 1_000_000)
-    await the_app(request).limits.aset(**LimitOptions(**options))  # type: ignore[typeddict-item]
+    options = option_fields(given, LimitOptions) | _counted(given)
+    if options["rate"] is None:
+        del options["burst"]
+    await the_app(request).limits.aset(**options)
     return redirect(request, _back(given), "Limit set.")
 
 
@@ -244,20 +244,17 @@ def _target(request: Request, given: dict[str, str]) -> tuple[PauseTarget, str]:
     """The target of a pause, and its name in words. The credentials decide the tenant; those of every tenant may name
     one."""
     identity = identity_of(request)
-    tenant: str | None = the_app(request)._session.tenant
+    tenant: str | None = session_of(the_app(request)).tenant
     if given.get("whose") == "all" or tenant == EVERY_TENANT:
         check_all_tenants(request)
         tenant = None
     scope = choice_field(given, "what", PAUSED)
     owner = "" if tenant is None else f" of tenant {identity.tenant if not identity.is_every_tenant else tenant}"
-    if scope == "everything":
-        target: PauseTarget = {"everything": True} if tenant is None else {"tenant": tenant}
-        return target, f"everything{owner}"
     name = text_field(given, "name", 255) or ""
-    target = {scope: name}  # type: ignore[misc]
+    target: PauseTarget = {"everything": True} if scope == "everything" else {scope: name}  # type: ignore[misc]
     if tenant is not None:
         target["tenant"] = tenant
-    return target, f"{scope} {name}{owner}"
+    return target, f"everything{owner}" if scope == "everything" else f"{scope} {name}{owner}"
 
 
 def _back(given: dict[str, str]) -> str:

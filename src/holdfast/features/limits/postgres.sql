@@ -4,20 +4,36 @@
 -- end.
 create or replace function set_limit(scope text, name text default '*', concurrency integer default null, rate integer default null,
                                      per double precision default null, burst integer default null,
-                                     actor text default null, for_tenant text default null)
-returns setof job_limit
+                                     actor text default null, for_tenant text default null) returns setof job_limit
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
-#variable_conflict use_column
 declare
-    v_now   timestamptz := clock_now();
     v_scope text := enter(set_limit.for_tenant, set_limit.actor);
-    v_rows  tid[];
+    v_limit job_limit;
+begin
+    v_limit.tenant := v_scope;
+    v_limit.scope := set_limit.scope;
+    v_limit.name := set_limit.name;
+    v_limit.concurrency := set_limit.concurrency;
+    v_limit.rate := set_limit.rate;
+    v_limit.per := set_limit.per;
+    v_limit.burst := set_limit.burst;
+    return query select * from put_limit(v_limit);
+end $$;
+
+-- Store a limit within an operation, signed by its actor, and return its row.
+create or replace function put_limit(p_limit job_limit) returns setof job_limit
+language plpgsql set search_path from current as $$
+declare
+    v_now  timestamptz := clock_now();
+    v_rows tid[];
 begin
     perform stop_dispatch();
-    insert into job_limit as l (tenant, scope, name, concurrency, rate, per, burst, set_by, created_at, updated_at)
-    values (v_scope, set_limit.scope, set_limit.name, set_limit.concurrency, set_limit.rate,
-            case when set_limit.rate is not null then coalesce(set_limit.per, 1) end,
-            case when set_limit.rate is not null then coalesce(set_limit.burst, 1) end, actor(), v_now, v_now)
+    p_limit.per := case when p_limit.rate is not null then coalesce(p_limit.per, 1) end;
+    p_limit.burst := case when p_limit.rate is not null then coalesce(p_limit.burst, 1) end;
+    p_limit.set_by := actor();
+    p_limit.created_at := v_now;
+    p_limit.updated_at := v_now;
+    insert into job_limit as l select p_limit.*
     on conflict (tenant, scope, name) do update
        set concurrency = excluded.concurrency, rate = excluded.rate, per = excluded.per, burst = excluded.burst,
            set_by = excluded.set_by, updated_at = excluded.updated_at
@@ -29,20 +45,17 @@ begin
         select s.ctid from job_state s where s.state in ('leased', 'in_progress') order by s.id for update) h;
     insert into occupied_slot (tenant, scope, name, job_id)
     select distinct l.tenant, l.scope, l.name, l.job_id from limits_on(v_rows) l
-     where l.tenant = v_scope and l.scope = set_limit.scope and l.concurrency is not null
+     where l.tenant = p_limit.tenant and l.scope = p_limit.scope and l.concurrency is not null
     on conflict do nothing;
-    perform sweep_parked(v_now, 1000, bucket_prefix(v_scope, set_limit.scope));
+    perform sweep_parked(v_now, 1000, bucket_prefix(p_limit.tenant, p_limit.scope));
     return query select l.* from job_limit l
-     where l.tenant = v_scope and l.scope = set_limit.scope and l.name = set_limit.name;
+     where l.tenant = p_limit.tenant and l.scope = p_limit.scope and l.name = p_limit.name;
 end $$;
 
 -- Remove a limit and requeue the jobs parked for it. Returns false if it does not exist.
 create or replace function remove_limit(scope text, name text default '*', actor text default null, for_tenant text default null)
-returns boolean
-language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(remove_limit.for_tenant, remove_limit.actor);
+returns boolean language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+declare v_scope text := enter(remove_limit.for_tenant, remove_limit.actor);
 begin
     perform stop_dispatch();
     delete from job_limit l where l.tenant = v_scope and l.scope = remove_limit.scope and l.name = remove_limit.name;
@@ -105,9 +118,7 @@ create or replace function list_limits(for_tenant text default null)
 returns table (tenant text, scope text, name text, concurrency integer, rate integer, per double precision, burst integer,
                set_by text, created_at timestamptz, updated_at timestamptz, running bigint, waiting bigint)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(list_limits.for_tenant);
+declare v_scope text := enter(list_limits.for_tenant);
 begin
     return query
     with parked as materialized (
@@ -123,7 +134,7 @@ begin
 end $$;
 
 -- Requeue jobs that waited for tokens which are now available. Returns how many.
-create or replace function hand_out_tokens(p_now timestamptz, p_want integer) returns integer
+create or replace function grant_tokens(p_now timestamptz, p_want integer) returns integer
 language plpgsql set search_path from current as $$
 declare
     v_count integer := 0;
@@ -153,24 +164,21 @@ end $$;
 -- exchange. Returns how many.
 create or replace function wake_limited(want integer default 1000, for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(wake_limited.for_tenant, 'promoter');
+declare v_scope text := enter(wake_limited.for_tenant, 'maintenance');
 begin
     if halted() then
         return 0;
     end if;
-    return hand_out_tokens(clock_now(), wake_limited.want);
+    return grant_tokens(clock_now(), wake_limited.want);
 end $$;
 
 -- Maintain limits and reservations: expire reservations that were not renewed, hand out rate-limit tokens, and requeue parked
 -- jobs. Returns how many changed.
 create or replace function attend_limits(want integer default 1000, for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
-    v_scope text := enter(attend_limits.for_tenant, 'promoter');
+    v_scope text := enter(attend_limits.for_tenant, 'maintenance');
     v_count integer := 0;
 begin
     if not (select d.limited from dispatch d) then
@@ -185,7 +193,7 @@ begin
         -- Repairs hand-written changes: otherwise a job and its slot come and go in one transaction.
         delete from occupied_slot p where not exists (select from job_state s where s.id = p.job_id and s.lease is not null);
     end if;
-    v_count := v_count + hand_out_tokens(v_now, attend_limits.want);
+    v_count := v_count + grant_tokens(v_now, attend_limits.want);
     v_count := v_count + sweep_parked(v_now, attend_limits.want);
     if v_scope = '*' and not exists (select from job_limit) and not exists (select from reservation r where r.state in ('waiting', 'active'))
        and not exists (select from pause)
@@ -199,7 +207,7 @@ begin
 end $$;
 
 -- A slot is kept while its job is held and its limit exists: deleting it would admit one job too many.
-create or replace function judge_occupied_slot_delete() returns trigger language plpgsql set search_path from current
+create or replace function guard_occupied_slot_delete() returns trigger language plpgsql set search_path from current
     set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 begin
     if pg_trigger_depth() > 1 then
@@ -213,13 +221,11 @@ begin
     end if;
     return null;
 end $$;
-create or replace trigger judge_delete after delete on occupied_slot
-    referencing old table as gone for each statement execute function judge_occupied_slot_delete();
-create or replace trigger refuse_update before update on occupied_slot for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on occupied_slot for each statement execute function refuse_change();
+create or replace trigger guard_delete after delete on occupied_slot
+    referencing old table as gone for each statement execute function guard_occupied_slot_delete();
 
 -- `dispatch.limited` is true while any limit exists. Claims read only this row, so it must exist.
-create or replace function judge_dispatch() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_dispatch() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op <> 'UPDATE' then
         raise exception 'dispatch must keep its one row' using errcode = 'ZH002';
@@ -230,20 +236,17 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_update before update on dispatch for each row
-    when (old.limited and not new.limited) execute function judge_dispatch();
-create or replace trigger refuse_delete before delete on dispatch for each row execute function judge_dispatch();
-create or replace trigger refuse_truncate before truncate on dispatch for each statement execute function judge_dispatch();
+create or replace trigger guard_update before update on dispatch for each row
+    when (old.limited and not new.limited) execute function guard_dispatch();
+create or replace trigger refuse_delete before delete on dispatch for each row execute function guard_dispatch();
+create or replace trigger refuse_truncate before truncate on dispatch for each statement execute function guard_dispatch();
 
 -- Set the aging of a queue, and return its settings. In such a queue the stored priority of a waiting job rises by `step`
 -- every `aging` seconds, up to `most`. Claim order depends only on the stored priority. Queues do not age by default.
 create or replace function set_aging(queue text, aging double precision, step integer default 1, most integer default 100,
-                                     actor text default null, for_tenant text default null)
-returns setof queue_setting
+                                     actor text default null, for_tenant text default null) returns setof queue_setting
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(set_aging.for_tenant, set_aging.actor);
+declare v_scope text := enter(set_aging.for_tenant, set_aging.actor);
 begin
     if set_aging.aging is null then
         delete from queue_setting q where q.tenant = v_scope and q.queue = set_aging.queue;
@@ -265,7 +268,6 @@ end $$;
 create or replace function age_queues(want integer default 1000, for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_now     timestamptz := clock_now();
     v_scope   text := enter(age_queues.for_tenant, 'aging');

@@ -52,7 +52,7 @@ begin
 end $$;
 
 -- Message for a pause; the same text as in features/limits/model.py.
-create or replace function pause_says(w pause) returns text language sql stable
+create or replace function pause_message(w pause) returns text language sql stable
 return concat(case (w).scope when 'all' then 'everything' else (w).scope || ' ' || (w).name end,
               case when (w).tenant <> '*' then ' of tenant ' || (w).tenant end,
               ' was paused by ', (w).set_by, ' at ', to_char((w).since at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
@@ -60,10 +60,9 @@ return concat(case (w).scope when 'all' then 'everything' else (w).scope || ' ' 
                    then ' until ' || to_char((w).until at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') end,
               ': ', (w).reason);
 
-create or replace function refuse_paused(p_kind text, w pause) returns void
-language plpgsql set search_path from current as $$
+create or replace function refuse_paused(p_kind text, w pause) returns void language plpgsql set search_path from current as $$
 begin
-    raise exception 'jobs of kind % are refused: %', p_kind, pause_says(w)
+    raise exception 'jobs of kind % are refused: %', p_kind, pause_message(w)
         using errcode = 'ZH060', hint = 'Enqueue it later, or end the pause: select resume(…).';
 end $$;
 
@@ -91,9 +90,7 @@ end $$;
 -- open for long.
 create or replace function pause(scope text, name text, reason text, until timestamptz default null,
                                  refuse_enqueue boolean default null, actor text default null, for_tenant text default null)
-returns setof pause
-language plpgsql security definer set search_path from current set lock_timeout = '3s' as $$
-#variable_conflict use_column
+returns setof pause language plpgsql security definer set search_path from current set lock_timeout = '3s' as $$
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(pause.for_tenant, pause.actor);
@@ -117,9 +114,7 @@ end $$;
 -- End a pause. Returns false if there was none. Requeues up to a thousand parked jobs; the maintenance task of limits requeues
 -- the rest.
 create or replace function resume(scope text, name text default '*', actor text default null, for_tenant text default null)
-returns boolean
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+returns boolean language plpgsql security definer set search_path from current as $$
 declare
     v_scope text := enter(resume.for_tenant, resume.actor);
     v_one   pause;
@@ -141,8 +136,7 @@ begin
 end $$;
 
 -- Delete pauses that have ended; they have had no effect since. Returns how many.
-create or replace function end_pauses(p_now timestamptz) returns integer
-language plpgsql set search_path from current as $$
+create or replace function end_pauses(p_now timestamptz) returns integer language plpgsql set search_path from current as $$
 declare
     v_one   pause;
     v_count integer := 0;
@@ -165,16 +159,6 @@ begin
 end $$;
 create or replace trigger on_insert after insert on pause for each statement execute function on_pause();
 
-create or replace function judge_pause() returns trigger language plpgsql as $$
-begin
-    raise exception 'pause %: scope, name and start time cannot change', old.name
-        using errcode = 'ZH002', hint = 'Resume it and create another pause.';
-end $$;
-create or replace trigger judge_update before update on pause for each row
-    when (old.tenant <> new.tenant or old.scope <> new.scope or old.name <> new.name or old.since <> new.since)
-    execute function judge_pause();
-create or replace trigger refuse_truncate before truncate on pause for each statement execute function refuse_change();
-
 -- Reservations: exclusive use of a queue, a resource or everything while no job is started there.
 --
 -- A new reservation is `waiting`. The first in line becomes `active` when no conflicting reservation is active. From then on
@@ -188,8 +172,7 @@ return (a).id <> (b).id and ((a).tenant = (b).tenant or '*' in ((a).tenant, (b).
    and ('all' in ((a).scope, (b).scope) or (a).scope = (b).scope and (a).name = (b).name);
 
 -- Number of running jobs in the scope of a reservation.
-create or replace function running_in(r reservation) returns integer
-language sql stable set search_path from current as $$
+create or replace function running_in(r reservation) returns integer language sql stable set search_path from current as $$
     select count(*)::integer from job_state s
      where s.state in ('leased', 'in_progress') and ((r).tenant = '*' or s.tenant = (r).tenant)
        and case (r).scope when 'all' then true when 'queue' then s.queue = (r).name
@@ -201,7 +184,6 @@ create or replace function reserve(reservation uuid, scope text, name text defau
                                    reason text default null, actor text default null, for_tenant text default null)
 returns table (id uuid, state text, expires_at timestamptz, running integer, ahead integer)
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(reserve.for_tenant, reserve.actor);
@@ -246,7 +228,6 @@ create or replace function release_reservation(reservation uuid, why text defaul
                                                for_tenant text default null, outcome text default null,
                                                error_code text default null, error_message text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(release_reservation.for_tenant, release_reservation.actor);
@@ -308,9 +289,7 @@ end $$;
 
 -- Record that the owner of a reservation starts work of this kind, and return the job. Null: the reservation is not active.
 create or replace function record_reservation(reservation uuid, kind text, actor text default null, for_tenant text default null)
-returns uuid
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+returns uuid language plpgsql security definer set search_path from current as $$
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(record_reservation.for_tenant, record_reservation.actor);
@@ -340,8 +319,7 @@ end $$;
 
 create or replace function end_recorded(r reservation, p_outcome text, p_code text, p_message text, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
-declare
-    v_run record;
+declare v_run record;
 begin
     if (r).job_id is null then
         return;
@@ -351,7 +329,7 @@ begin
         return;   -- an operator has cancelled it
     end if;
     if p_outcome = 'lost' then
-        update lease l set ended_at = p_now, ended_why = 'lapsed' where l.id = v_run.lease and l.ended_at is null;
+        update lease l set ended_at = p_now, ended_why = 'expired' where l.id = v_run.lease and l.ended_at is null;
         update job_state s set state = 'failed', lease = null, finished_at = p_now, note = null, crashes = s.crashes + 1,
                error_code = 'worker_lost', error_message = 'the holder of the reservation stopped renewing it'
          where s.id = v_run.id;
@@ -365,27 +343,21 @@ begin
     end if;
 end $$;
 
--- The request, the owner and the end of a reservation never change. Retention deletes it after ninety days.
-create or replace function judge_reservation() returns trigger language plpgsql as $$
+-- The request, the owner and the end of a reservation never change.
+create or replace function guard_reservation() returns trigger language plpgsql as $$
 begin
-    if tg_op = 'DELETE' then
-        raise exception 'reservation %: reservations are kept for ninety days after they end; release it instead', old.id
-            using errcode = 'ZH002';
-    elsif old.ended_at is not null then
+    if old.ended_at is not null then
         raise exception 'reservation %: it has ended and cannot change', old.id using errcode = 'ZH002';
     elsif old.state = 'active' and new.state in ('waiting', 'withdrawn') or old.state = 'waiting' and new.state in ('released', 'expired') then
         raise exception 'reservation %: illegal transition % -> %', old.id, old.state, new.state using errcode = 'ZH001';
     end if;
     raise exception 'reservation %: the request cannot change', old.id using errcode = 'ZH002';
 end $$;
-create or replace trigger judge_update before update on reservation for each row
+create or replace trigger guard_update before update on reservation for each row
     when (old.ended_at is not null
           or old.state = 'active' and new.state in ('waiting', 'withdrawn') or old.state = 'waiting' and new.state in ('released', 'expired')
           or old.id <> new.id or old.tenant <> new.tenant or old.scope <> new.scope or old.name <> new.name
           or old.holder <> new.holder or old.asked_at <> new.asked_at
           or old.state = 'active' and old.reserved_at is distinct from new.reserved_at
           or old.job_id is distinct from new.job_id and old.job_id is not null)
-    execute function judge_reservation();
-create or replace trigger judge_delete before delete on reservation for each row
-    when ((old.ended_at <= clock_now() - interval '90 days') is not true) execute function judge_reservation();
-create or replace trigger refuse_truncate before truncate on reservation for each statement execute function refuse_change();
+    execute function guard_reservation();

@@ -1,29 +1,15 @@
-"""Limits, reservations, queue settings and pauses on SQLite.
-
-There is one writer at a time: the first reservation in line stays first until the end of the transaction.
-"""
+"""Limits, queue settings and pauses on SQLite."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cached_property
+from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.limits.model import (
-    OTHER_TENANTS,
-    SCOPES,
-    Bucket,
-    Limit,
-    Pause,
-    PauseDraft,
-    QueueSetting,
-    ReservationRequest,
-    ReservationStatus,
-    Rule,
-    RunEnd,
-)
-from holdfast.features.limits.sqlite_runs import end_run, record_run, renew_run
-from holdfast.features.limits.store import PauseReads, QueueReads, ReservationReads
+from holdfast.features.limits.model import COUNTS, SCOPES, Bucket, Limit, Pause, PauseDraft, QueueSetting, Rule
+from holdfast.features.limits.store import PauseReads, QueueReads, expire_reservations
 from holdfast.stores.codecs import Record, in_micros, micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.admission import (
@@ -34,118 +20,14 @@ from holdfast.stores.sqlite.admission import (
     release_parked,
     wake_later,
 )
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json, upsert
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.limit_rows import NEXT_PARKED, RULE, bucket_prefix, drop_limit, put_limit, sweep
-
-_REQUEST = (
-    "INSERT INTO holdfast_reservation (id, tenant, scope, name, holder, reason, asked_at, expires_at)"
-    " VALUES (:id, :tenant, :scope, :name, :actor, :reason, :now, :until)"
-)
-_RENEW = (
-    "UPDATE holdfast_reservation SET expires_at = max(expires_at, :until)"
-    " WHERE id = :id AND tenant = :tenant AND state IN ('waiting', 'active') AND expires_at > :now"
-)
-_STATE = (
-    "SELECT CASE WHEN state IN ('waiting', 'active') AND expires_at <= :now THEN 'expired' ELSE state END"
-    " FROM holdfast_reservation WHERE id = :id AND tenant = :tenant"
-)
-# Conflicting reservations: those that are active or ahead in line. Everything conflicts with anything.
-_AHEAD = (
-    "SELECT count(*) FROM holdfast_reservation r JOIN holdfast_reservation o ON o.id = :id"
-    " WHERE r.id <> o.id AND r.expires_at > :now AND (r.tenant = o.tenant OR '*' IN (r.tenant, o.tenant))"
-    " AND ('all' IN (r.scope, o.scope) OR (r.scope = o.scope AND r.name = o.name))"
-    " AND (r.state = 'active' OR (r.state = 'waiting' AND (r.asked_at, r.id) < (o.asked_at, o.id)))"
-)
-_BEGIN = "UPDATE holdfast_reservation SET state = 'active', reserved_at = :now, expires_at = :until WHERE id = :id"
-_LIMITED_ON = Statement("UPDATE holdfast_dispatch SET limited = 1 WHERE NOT limited")
-_RUNNING = (
-    "SELECT count(*) FROM holdfast_job_state s WHERE s.state IN ('leased', 'in_progress')"
-    " AND (:tenant = '*' OR s.tenant = :tenant) AND CASE :scope WHEN 'all' THEN 1 WHEN 'queue' THEN s.queue = :name"
-    " ELSE EXISTS (SELECT 1 FROM holdfast_job j, json_each(j.uses) u WHERE j.n = s.n AND u.value = 'resource:' ||"
-    " :name) END"
-)
-_RELEASE = (
-    "UPDATE holdfast_reservation SET ended_at = :now, ended_by = :actor,"
-    " state = CASE WHEN state = 'waiting' THEN 'withdrawn' WHEN expires_at <= :now THEN 'expired' ELSE 'released' END,"
-    " ended_why = CASE WHEN state = 'active' AND expires_at <= :now THEN 'expired' ELSE :why END"
-    " WHERE id = :id AND state IN ('waiting', 'active') AND (:any OR tenant = :tenant)"
-    " RETURNING tenant, scope, name, state, job_id"
-)
-_EXPIRE = (
-    "UPDATE holdfast_reservation SET state = CASE state WHEN 'waiting' THEN 'withdrawn' ELSE 'expired' END, ended_at"
-    " = :now, ended_by = (SELECT actor FROM holdfast_present), ended_why = 'the reservation was not renewed'"
-    " WHERE state IN ('waiting', 'active') AND expires_at <= :now RETURNING tenant, scope, name, job_id"
-)
-
-
-class SqliteReservations(SqlitePart, ReservationReads):
-    @flow(notifies=True)
-    def release(self, reservation_id: str, why: str, actor: str, tenant: str, end: RunEnd | None = None) -> Steps[bool]:
-        now = yield from begin_write(actor)
-        params = {"id": reservation_id, "why": why, "actor": actor, "now": now}
-        rows = yield Statement(_RELEASE, {**params, "any": any_tenant(tenant), "tenant": tenant})
-        for owner, scope, name, state, job_id in rows:
-            yield from _requeue(owner, scope, name, now)
-            if job_id is not None:
-                yield from end_run(job_id, end, actor, now, lost=state == "expired")
-        yield from end_write()
-        return bool(rows) and rows[0][3] != "expired"
-
-    @flow(notifies=True)
-    def record(self, reservation_id: str, kind: str, actor: str, tenant: str) -> Steps[str | None]:
-        return (yield from record_run(reservation_id, kind, actor, tenant))
-
-    @flow(notifies=True)
-    def set(self, ask: ReservationRequest, actor: str, tenant: str) -> Steps[ReservationStatus]:
-        now = yield from begin_write(actor)
-        params = {"id": ask.id, "tenant": tenant, "now": now, "until": now + in_micros(ask.ttl)}
-        what = {"tenant": tenant, "scope": ask.scope, "name": ask.name}
-        if (yield Statement(_STATE, params)):
-            yield Statement(_RENEW, params)
-            yield from renew_run(ask.id, tenant, now + in_micros(ask.ttl), now)
-        elif (yield Statement("SELECT 1 FROM holdfast_reservation WHERE id = ?", (ask.id,))):
-            yield from end_write()
-            return OTHER_TENANTS
-        else:
-            yield Statement(_REQUEST, {**params, **what, "actor": actor, "reason": ask.reason or None})
-        ((state,),) = yield Statement(_STATE, params)
-        ((ahead,),) = yield Statement(_AHEAD, params)
-        if state == "waiting" and ahead == 0:
-            yield from expire_reservations(now)
-            yield Statement(_BEGIN, params)
-            yield _LIMITED_ON
-            state = "active"
-        ((running,),) = yield Statement(_RUNNING, what)
-        yield from end_write()
-        return ReservationStatus(state, running, ahead)
-
-
-def expire_reservations(now: int) -> Steps[int]:
-    """Record the reservations that have expired because they were not renewed."""
-    rows = yield Statement(_EXPIRE, {"now": now})
-    for tenant, scope, name, job_id in rows:
-        yield from _requeue(tenant, scope, name, now)
-        if job_id is not None:
-            yield from end_run(job_id, None, None, now, lost=True)
-    return len(rows)
-
-
-def _requeue(tenant: str, scope: str, name: str, now: int) -> Steps[None]:
-    """Requeue the jobs parked for a resource. Queues need nothing: workers are notified of every commit."""
-    if scope == "resource":
-        yield from release_parked(Bucket(tenant, scope, name), 1000, now)
-
 
 BATCH = 1000
 
 _COLUMNS = Record.columns(Pause)
-_PAUSE = (
-    f"INSERT INTO holdfast_pause ({_COLUMNS})"
-    " VALUES (:tenant, :scope, :name, :reason, :refuse_enqueue, :actor, :now, :until)"
-    " ON CONFLICT DO UPDATE SET reason = excluded.reason, refuse_enqueue = excluded.refuse_enqueue,"
-    " set_by = excluded.set_by, until = excluded.until"
-)
+_PAUSE = upsert("holdfast_pause", Pause, keep="tenant scope name since")
 _GET_PAUSE = f"SELECT {_COLUMNS} FROM holdfast_pause WHERE tenant = :tenant AND scope = :scope AND name = :name"
 _RESUME = "DELETE FROM holdfast_pause WHERE tenant = :tenant AND scope = :scope AND name = :name RETURNING until"
 _END_PAUSES = "DELETE FROM holdfast_pause WHERE until <= ? RETURNING tenant, scope, name"
@@ -165,12 +47,12 @@ class SqlitePauses(SqlitePart, PauseReads):
     def set(self, what: PauseDraft, actor: str) -> Steps[Pause]:
         now = yield from begin_write(actor)
         until = None if what.until is None else micros(what.until)
-        params = {"tenant": what.tenant, "scope": what.scope, "name": what.name, "reason": what.reason, "now": now}
-        params |= {"until": until if what.lasting is None else now + in_micros(what.lasting), "actor": actor}
-        yield Statement(_PAUSE, {**params, "refuse_enqueue": int(what.refuses)})
-        rows = yield Statement(_GET_PAUSE, params)
+        until = until if what.lasting is None else now + in_micros(what.lasting)
+        params = asdict(what) | {"set_by": actor, "since": now, "until": until}
+        yield Statement(_PAUSE, params)
+        (pause,) = yield from self._rows_as(Pause, Statement(_GET_PAUSE, params))
         yield from end_write()
-        return Record.decoder(Pause, SqliteCodec())(rows[0])
+        return pause
 
 
 def end_pauses(now: int) -> Steps[int]:
@@ -182,7 +64,7 @@ def end_pauses(now: int) -> Steps[int]:
 
 
 _LIST = (
-    f"SELECT {Record.columns(Limit, 'l.', skip=('running', 'waiting'))},"
+    f"SELECT {Record.columns(Limit, 'l.', skip=COUNTS)},"
     " (SELECT count(*) FROM holdfast_occupied_slot p"
     " WHERE p.tenant = l.tenant AND p.scope = l.scope AND l.name IN (p.name, '*'))"
     " FROM holdfast_job_limit l WHERE :any OR l.tenant IN (:tenant, '*')"
@@ -266,7 +148,7 @@ def _hand_out_tokens(now: int, want: int) -> Steps[int]:
 class SqliteLimits(SqlitePart):
     @cached_property
     def _limit(self) -> Callable[[Row], Limit]:
-        return Record.decoder(Limit, SqliteCodec(), skip=("running", "waiting"))
+        return Record.decoder(Limit, SqliteCodec(), skip=COUNTS)
 
     @flow(notifies=True)
     def remove(self, scope: str, name: str, actor: str, tenant: str) -> Steps[bool]:
@@ -277,7 +159,7 @@ class SqliteLimits(SqlitePart):
 
     @flow(peek=_nothing_due)
     def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        now = yield from begin_write("promoter")
+        now = yield from begin_write("maintenance")
         count = yield from end_pauses(now)
         if (yield from halted()):
             yield from end_write()
@@ -292,7 +174,7 @@ class SqliteLimits(SqlitePart):
 
     @maintenance_flow(0, _no_token)
     def wake(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        now = yield from begin_write("promoter")
+        now = yield from begin_write("maintenance")
         count = yield from _hand_out_tokens(now, want)
         yield from end_write()
         return count
@@ -318,12 +200,7 @@ class SqliteLimits(SqlitePart):
 
 
 _AGING_COLUMNS = Record.columns(QueueSetting)
-_SET_AGING = (
-    f"INSERT INTO holdfast_queue_setting ({_AGING_COLUMNS}) VALUES (:tenant, :queue, :every, :step, :most, :actor,"
-    " :now) ON CONFLICT DO UPDATE SET aging = excluded.aging, aging_step = excluded.aging_step,"
-    " aging_most = excluded.aging_most, set_by = excluded.set_by, updated_at = excluded.updated_at"
-    f" RETURNING {_AGING_COLUMNS}"
-)
+_SET_AGING = f"{upsert('holdfast_queue_setting', QueueSetting, keep='tenant queue')} RETURNING {_AGING_COLUMNS}"
 _REMOVE_AGING = "DELETE FROM holdfast_queue_setting WHERE tenant = :tenant AND queue = :queue"
 _WAITING = "queue = :queue AND state = 'queued' AND due_at IS NULL"
 _LEVEL = (
@@ -358,13 +235,12 @@ class SqliteQueues(SqlitePart, QueueReads):
         self, queue: str, every: float | None, step: int, most: int, actor: str, tenant: str
     ) -> Steps[QueueSetting | None]:
         now = yield from begin_write(actor)
-        target = {"tenant": tenant, "queue": queue}
+        target: dict[str, Any] = {"tenant": tenant, "queue": queue}
         if every is None:
             rows = yield Statement(_REMOVE_AGING, target)
         else:
-            rows = yield Statement(
-                _SET_AGING, {**target, "every": float(every), "step": step, "most": most, "actor": actor, "now": now}
-            )
+            aging = {"aging": float(every), "aging_step": step, "aging_most": most}
+            rows = yield Statement(_SET_AGING, target | aging | {"set_by": actor, "updated_at": now})
         yield from end_write()
         return Record.decoder(QueueSetting, SqliteCodec())(rows[0]) if rows else None
 

@@ -1,7 +1,6 @@
 -- When a job is released by its worker, its slots become free, however the transition is made, and for each slot the next parked
 -- job is requeued, unless the limit was lowered meanwhile. A claim counts again. Two triggers, since nearly always no job is
 -- parked, and an update that finds nothing costs as much as settling.
-DROP TRIGGER IF EXISTS holdfast_unpark_next;
 CREATE TRIGGER holdfast_unpark_next BEFORE UPDATE OF lease ON holdfast_job_state
 WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL AND (SELECT limited FROM holdfast_dispatch WHERE id = 1)
      AND EXISTS (SELECT 1 FROM holdfast_job_state k WHERE k.held_by IS NOT NULL AND k.due_at IS NOT NULL AND k.state = 'queued')
@@ -19,7 +18,6 @@ BEGIN
                              ORDER BY l.name = '*' LIMIT 1), 1000000));
 END;
 
-DROP TRIGGER IF EXISTS holdfast_free_places;
 CREATE TRIGGER holdfast_free_places AFTER UPDATE OF lease ON holdfast_job_state
 WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL AND (SELECT limited FROM holdfast_dispatch WHERE id = 1)
 BEGIN
@@ -27,8 +25,7 @@ BEGIN
 END;
 
 -- A slot is kept while its job is held and its limit exists: deleting it would admit one job too many.
-DROP TRIGGER IF EXISTS holdfast_judge_occupied_slot_delete;
-CREATE TRIGGER holdfast_judge_occupied_slot_delete BEFORE DELETE ON holdfast_occupied_slot
+CREATE TRIGGER holdfast_guard_occupied_slot_delete BEFORE DELETE ON holdfast_occupied_slot
 WHEN EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = OLD.job_id AND s.lease IS NOT NULL)
      AND EXISTS (SELECT 1 FROM holdfast_job_limit l WHERE l.tenant = OLD.tenant AND l.scope = OLD.scope
                     AND (l.name = OLD.name OR l.name = '*') AND l.concurrency IS NOT NULL)
@@ -36,15 +33,8 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a slot cannot be deleted while its job is held');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_occupied_slot_update;
-CREATE TRIGGER holdfast_refuse_occupied_slot_update BEFORE UPDATE ON holdfast_occupied_slot
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: slots are never changed');
-END;
-
 -- `dispatch.limited` is true while any limit exists. Claims read only this row, so it must exist.
-DROP TRIGGER IF EXISTS holdfast_judge_dispatch_update;
-CREATE TRIGGER holdfast_judge_dispatch_update BEFORE UPDATE OF limited ON holdfast_dispatch
+CREATE TRIGGER holdfast_guard_dispatch_update BEFORE UPDATE OF limited ON holdfast_dispatch
 WHEN OLD.limited AND NOT NEW.limited
      AND (EXISTS (SELECT 1 FROM holdfast_job_limit) OR EXISTS (SELECT 1 FROM holdfast_reservation WHERE state = 'waiting' OR state = 'active')
           OR EXISTS (SELECT 1 FROM holdfast_pause))
@@ -52,15 +42,13 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: dispatch.limited must stay true while a limit, reservation or pause exists');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_dispatch_delete;
 CREATE TRIGGER holdfast_refuse_dispatch_delete BEFORE DELETE ON holdfast_dispatch
 BEGIN
     SELECT RAISE(ABORT, 'immutable: dispatch must keep its one row');
 END;
 
 -- The request, the owner and the end of a reservation never change.
-DROP TRIGGER IF EXISTS holdfast_judge_reservation_update;
-CREATE TRIGGER holdfast_judge_reservation_update BEFORE UPDATE ON holdfast_reservation
+CREATE TRIGGER holdfast_guard_reservation_update BEFORE UPDATE ON holdfast_reservation
 WHEN OLD.ended_at IS NOT NULL
      OR (OLD.state = 'active' AND (NEW.state = 'waiting' OR NEW.state = 'withdrawn'))
      OR (OLD.state = 'waiting' AND (NEW.state = 'released' OR NEW.state = 'expired'))
@@ -79,15 +67,7 @@ BEGIN
     END;
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_reservation_delete;
-CREATE TRIGGER holdfast_refuse_reservation_delete BEFORE DELETE ON holdfast_reservation
-WHEN coalesce(OLD.ended_at > (SELECT now FROM holdfast_present) - 90 * 86400000000, 1)
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: reservations are kept for ninety days after they end; release it instead');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_judge_reservation_insert;
-CREATE TRIGGER holdfast_judge_reservation_insert BEFORE INSERT ON holdfast_reservation
+CREATE TRIGGER holdfast_guard_reservation_insert BEFORE INSERT ON holdfast_reservation
 WHEN EXISTS (SELECT 1 FROM holdfast_reservation r WHERE r.id = NEW.id
                 OR (r.state = 'active' AND NEW.state = 'active' AND r.tenant = NEW.tenant AND r.scope = NEW.scope AND r.name = NEW.name))
 BEGIN
@@ -95,15 +75,7 @@ BEGIN
 END;
 
 -- A row in `pause` applies to claims and enqueues, whichever way it was written.
-DROP TRIGGER IF EXISTS holdfast_on_pause;
 CREATE TRIGGER holdfast_on_pause AFTER INSERT ON holdfast_pause
 BEGIN
     UPDATE holdfast_dispatch SET limited = 1, ruled = 1 WHERE NOT limited OR NOT ruled;
-END;
-
-DROP TRIGGER IF EXISTS holdfast_judge_pause_update;
-CREATE TRIGGER holdfast_judge_pause_update BEFORE UPDATE ON holdfast_pause
-WHEN OLD.tenant <> NEW.tenant OR OLD.scope <> NEW.scope OR OLD.name <> NEW.name OR OLD.since <> NEW.since
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: scope, name and start time of a pause cannot change');
 END;

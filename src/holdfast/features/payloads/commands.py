@@ -1,178 +1,123 @@
-"""``holdfast rules`` and ``holdfast keys``."""
+"""``holdfast payload-rules`` and ``holdfast keys``."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from holdfast import config
 from holdfast.cli import options
-from holdfast.cli.options import document
+from holdfast.cli.derived import derive
 from holdfast.cli.output import emit, line, moment, print_fields, say, table, write
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
-from holdfast.engine.units import size_in_words
-from holdfast.errors import InvalidSetting, NotFound
-from holdfast.features.payloads.model import EACH_KIND, PayloadRule, RuleDraft
+from holdfast.engine.declared import Help
+from holdfast.errors import InvalidSetting
+from holdfast.features.payloads.model import EACH_KIND, Effective, PayloadRule
 from holdfast.features.payloads.operations import PayloadRules, Rotated, rotate
-from holdfast.steps.approvals import approval_rule
-from holdfast.stores.session import Session
 from holdfast.stores.vault import KeyRing, Vault, new_key
 
 commands = Commands("Manage payload rules: allowed content, size and visibility.")
 
-Kind = Annotated[str, typer.Argument(metavar="[KIND]", help="The job kind; without it, the rule for every kind.")]
-DeclaredBy = Annotated[
-    str, typer.Option("--declared-by", metavar="NAME", help="Delete the rule that this program declares in its code.")
-]
 
-
-@commands.add("list", "holdfast rules list --all-tenants")
-def list_rules(session: AnyTenant) -> None:
-    """List the payload rules of the tenant and of all tenants."""
-    with session.connect() as client:
-        rules = _rules(client).list()
+@derive(commands, "list", AnyTenant, PayloadRules.list, "holdfast payload-rules list --all-tenants")
+def list_rules(session: AnyTenant, result: list[PayloadRule]) -> None:
     session.print_list(
-        rules,
+        result,
         {
             "kind": lambda rule: line(rule.kind),
             "tenant": lambda rule: line(rule.tenant),
-            "says": lambda rule: line(_summary(rule)),
+            "says": lambda rule: line(rule.says),
             "by": lambda rule: line(rule.declared_by or rule.set_by),
         },
-        none="There are no rules for payloads.",
+        none="No payload rules.",
         keep=("kind", "tenant"),
     )
 
 
-@commands.add(
+@derive(
+    commands,
     "show",
-    "holdfast rules show import",
-    "holdfast rules show import --all-tenants",
+    AnyTenant,
+    PayloadRules.get,
+    "holdfast payload-rules show import",
+    "holdfast payload-rules show import --all-tenants",
 )
-def show(session: AnyTenant, kind: Kind = EACH_KIND, declared_by: DeclaredBy = "") -> None:
-    """Show one rule."""
-    with session.connect() as client:
-        rule = _get(client, kind, declared_by)
-    _print(rule, session.as_json)
+def show(session: AnyTenant, result: PayloadRule) -> None:
+    _print(result, session.as_json)
 
 
-@commands.add(
+@derive(
+    commands,
     "set",
-    "holdfast rules set import --signal-only --max-bytes 16KB",
-    "holdfast rules set --tenant acme --signal-only --forbid iban --forbid password",
-    "holdfast rules set patient.update --restricted --all-tenants",
-    "holdfast rules set report --max-bytes 64KB --max-result-bytes 64KB --store",
+    AnyTenant,
+    PayloadRules.set,
+    "holdfast payload-rules set import --signal-only --max-bytes 16KB",
+    "holdfast payload-rules set --tenant acme --signal-only --forbid iban --forbid password",
+    "holdfast payload-rules set patient.update --restricted --all-tenants",
+    "holdfast payload-rules set report --max-bytes 64KB --store",
 )
 def set_rule(
     session: AnyTenant,
-    kind: Kind = EACH_KIND,
-    signal_only: Annotated[
-        bool, typer.Option("--signal-only", help="Refuse payloads with forbidden keys, at any depth.")
-    ] = False,
-    forbid: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--forbid", metavar="KEY", help="Forbidden key, replaces the default list of --signal-only; repeatable."
-        ),
-    ] = None,
-    restricted: Annotated[bool, typer.Option("--restricted", help="Never show or log the payload.")] = False,
-    max_bytes: Annotated[
-        str | None, typer.Option("--max-bytes", metavar="SIZE", help="Maximum payload size: 4096, 64KB.")
-    ] = None,
-    max_result_bytes: Annotated[
-        str | None, typer.Option("--max-result-bytes", metavar="SIZE", help="Maximum result size.")
-    ] = None,
-    store: Annotated[
-        bool | None, typer.Option("--store/--no-store", help="Move larger values to the artifact store, or never.")
-    ] = None,
-    replaceable: Annotated[
-        bool | None,
-        typer.Option("--replaceable/--not-replaceable", help="Let operators replace the payload of a waiting job."),
-    ] = None,
-    requires_approval: Annotated[
-        bool, typer.Option("--requires-approval", help="Its jobs wait for an approval before they run.")
-    ] = False,
+    inputs: dict[str, Any],
+    requires_approval: Annotated[bool, Help("Its jobs wait for an approval before they run.")] = False,
     approvers: Annotated[
-        list[str] | None,
-        typer.Option("--approver", metavar="WHO", help="Who may approve, with --requires-approval; repeatable."),
-    ] = None,
-    token_only: Annotated[
-        bool | None,
-        typer.Option("--token-only/--no-token-only", help="Only tokens decide the approvals of its jobs."),
+        list[str] | None, Help("Who may approve, with --requires-approval; repeatable.", "WHO", option="--approver")
     ] = None,
 ) -> None:
     """Set the payload rule for a kind (or every kind) in a tenant (or all tenants). New jobs are checked at once;
     running workers read it within about 5 seconds."""
-    draft = RuleDraft.of(
-        kind,
-        signal_only=signal_only,
-        forbidden=forbid or None,
-        restricted=restricted,
-        max_bytes=_size(max_bytes),
-        max_result_bytes=_size(max_result_bytes),
-        store=store,
-        replaceable=replaceable,
-        requires_approval=approval_rule({"approvers": approvers or []} if requires_approval or approvers else None),
-        token_only=token_only,
-    )
-    with session.connect() as client:
-        rule = client.run(client.store.payload_rules.set(draft, client.actor, client.tenant))
-    _print(rule, session.as_json)
+    if requires_approval or approvers:
+        inputs["requires_approval"] = {"approvers": approvers or []}
+    with session.namespace(PayloadRules) as rules:
+        _print(rules.set(**inputs), session.as_json)
 
 
-@commands.add("delete", "holdfast rules delete import")
-def delete(session: AnyTenant, kind: Kind = EACH_KIND, declared_by: DeclaredBy = "") -> None:
-    """Delete a rule. A rule declared in code returns when the next worker starts."""
-    with session.connect() as client:
-        _rules(client).remove(kind, declared_by=declared_by)
-    session.answer({"kind": kind, "deleted": True}, "Deleted.")
+@derive(commands, "remove", AnyTenant, PayloadRules.remove, "holdfast payload-rules remove import")
+def remove_rule(session: AnyTenant, result: None, kind: str) -> None:
+    session.answer({"kind": kind, "removed": True}, "Removed.")
 
 
-@commands.add("check", """holdfast rules check import '{"row": 7}'""")
+@derive(commands, "effective", OneTenant, PayloadRules.effective, "holdfast payload-rules effective import")
+def show_effective(session: OneTenant, result: Effective, kind: str) -> None:
+    if session.as_json:
+        emit(result)
+        return
+    write(kind)
+    print_fields((field.name.replace("_", " "), _words(getattr(result, field.name))) for field in fields(result))
+
+
+def _words(value: Any) -> str | None:
+    """A setting in words; None if it has no effect."""
+    if value is True:
+        return "yes"
+    return (", ".join(sorted(value)) if isinstance(value, frozenset) else str(value)) if value else None
+
+
+@derive(
+    commands,
+    "check",
+    OneTenant,
+    PayloadRules.check,
+    """holdfast payload-rules check import '{"row": 7}'""",
+    without=("payload",),
+)
 def check(
     session: OneTenant,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="The job kind.")],
-    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")] = "-",
+    inputs: dict[str, Any],
+    kind: str,
+    payload: Annotated[str, typer.Argument(metavar="[PAYLOAD]", help="JSON, @file, or - for stdin.")] = "-",
 ) -> None:
     """Check whether the rules allow a payload. Enqueues nothing."""
-    value = document(payload)
-    with session.connect() as client:
-        refusal = _rules(client).check(kind, value)
+    value = options.document(payload)
+    with session.namespace(PayloadRules) as rules:
+        refusal = rules.check(payload=value, **inputs)
     if refusal is not None:
         raise refusal
     session.answer({"kind": kind, "allowed": True}, "Allowed.")
-
-
-def _rules(client: Session) -> PayloadRules:
-    return PayloadRules(client, client.name)
-
-
-def _get(client: Session, kind: str, declared_by: str) -> PayloadRule:
-    wanted = (client.tenant, kind, declared_by)
-    for rule in _rules(client).list():
-        if (rule.tenant, rule.kind, rule.declared_by) == wanted:
-            return rule
-    raise NotFound(f"no payload rule for {kind} in tenant {client.tenant}", code="rule_not_found")
-
-
-def _size(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.isdecimal() else text
-
-
-def _summary(rule: PayloadRule) -> str:
-    parts = ["signal only"] if rule.signal_only else []
-    parts += ["restricted"] if rule.classification == "restricted" else []
-    parts += [] if rule.max_bytes is None else [f"payload up to {size_in_words(rule.max_bytes)}"]
-    parts += [] if rule.max_result_bytes is None else [f"result up to {size_in_words(rule.max_result_bytes)}"]
-    parts += [] if rule.store is None else ["larger is stored" if rule.store else "nothing is stored"]
-    parts += [] if rule.replaceable is None else ["replaceable" if rule.replaceable else "not replaceable"]
-    parts += [] if rule.requires_approval is None else ["needs approval"]
-    parts += ["approvals by token only"] if rule.token_only else []
-    parts += ["at most once"] if rule.at_most_once else []
-    return ", ".join(parts)
 
 
 def _print(rule: PayloadRule, as_json: bool) -> None:
@@ -183,7 +128,7 @@ def _print(rule: PayloadRule, as_json: bool) -> None:
     print_fields(
         [
             ("tenant", "every tenant" if rule.tenant == "*" else rule.tenant),
-            ("says", _summary(rule)),
+            ("says", rule.says),
             ("forbidden", ", ".join(rule.forbidden) if rule.signal_only else None),
             ("declared by", rule.declared_by or None),
             ("set", f"{moment(rule.updated_at)} by {rule.set_by}"),
@@ -202,16 +147,14 @@ def list_keys(as_json: options.Json = False) -> None:
     if as_json:
         emit([{"name": name, "current": number == 0} for number, name in enumerate(names)])
     elif not names:
-        say("There are no keys: nothing is encrypted.")
+        say("No keys: nothing is encrypted.")
     else:
         table(("key", ""), [[name, "current" if number == 0 else ""] for number, name in enumerate(names)])
 
 
 @key_commands.add("generate", "holdfast keys generate --name 2027-01")
 def generate(
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Name of the key; default: the date.")
-    ] = None,
+    name: Annotated[str | None, Help("Name of the key; default: the date.", "NAME")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Print a new key in the form that HOLDFAST_KEYS takes. The key is not stored."""
@@ -227,9 +170,7 @@ def generate(
 @key_commands.add("rotate", "holdfast keys rotate --all-tenants")
 def rotate_keys(
     session: AnyTenant,
-    page: Annotated[
-        int, typer.Option("--page", metavar="N", min=1, max=1000, help="Number of jobs to read at once.")
-    ] = 100,
+    page: Annotated[int, Help("Number of jobs to read at once.", "N", low=1, high=1000)] = 100,
 ) -> None:
     """Re-encrypt with the current key everything sealed with older ones. You can stop and restart it at any time."""
     vault = Vault.of(config.artifact_location(config.database_url(session.url)), config.key_text())

@@ -7,14 +7,16 @@ by programs. The strictest value of each option counts, so that no rule can loos
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Final, Literal, TypedDict
+from typing import Annotated, Any, Final, Literal, TypedDict, Unpack
 
+from holdfast.engine.declared import Help
+from holdfast.engine.hints import check_options
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.engine.payload import JsonValue, canonical, decode_for_display, path_of
-from holdfast.engine.units import Size, in_bytes
+from holdfast.engine.units import Size, in_bytes, size_in_words
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
 
 EACH_KIND: Final = "*"
@@ -36,24 +38,54 @@ later."""
 Classification = Literal["safe_metadata", "restricted"]
 
 
-class RuleOptions(TypedDict, total=False):
-    """The options of ``app.payload_rules.set`` and ``PayloadPolicy``."""
-
-    signal_only: bool
-    forbidden: Iterable[str] | None
-    restricted: bool
-    max_bytes: Size | None
-    max_result_bytes: Size | None
-    store: bool | None
-    replaceable: bool | None
-    requires_approval: Any
-    """True, or the options of ``ctx.approval``."""
-    token_only: bool | None
+SIZES: Final = {"max_bytes": "payload", "max_result_bytes": "result"}
+"""Settings that limit a size, and what they limit. Of several rules, the smallest counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyOptions(TypedDict, total=False):
+    """The rules for payloads and results of a kind."""
+
+    signal_only: Annotated[bool, Help("Refuse payloads with forbidden keys, at any depth.", option="--signal-only")]
+    forbidden: Annotated[
+        Iterable[str] | None,
+        Help(
+            "Forbidden key, replaces the default list of signal-only rules; repeatable.",
+            "KEY",
+            most=100,
+            option="--forbid",
+            wire=list[str] | None,
+        ),
+    ]
+    restricted: Annotated[bool, Help("Never show or log the payload.", option="--restricted")]
+    max_bytes: Annotated[Size | None, Help("Maximum payload size: 4096, 64KB.", "SIZE", longest=50)]
+    max_result_bytes: Annotated[Size | None, Help("Maximum result size: 4096, 64KB.", "SIZE", longest=50)]
+    store: Annotated[
+        bool | None, Help("Move larger values to the artifact store, or never.", option="--store/--no-store")
+    ]
+    replaceable: Annotated[
+        bool | None,
+        Help("Let operators replace the payload of a waiting job.", option="--replaceable/--not-replaceable"),
+    ]
+    token_only: Annotated[
+        bool | None, Help("Only tokens decide the approvals of its jobs.", option="--token-only/--no-token-only")
+    ]
+
+
+class RuleOptions(PolicyOptions, total=False):
+    """The options of ``app.payload_rules.set``."""
+
+    requires_approval: Annotated[
+        Any,
+        Help(
+            "Its jobs wait for an approval before they run: true, or options of the approval.",
+            wire=bool | dict[str, Any] | None,
+            cli=False,
+        ),
+    ]
+
+
 class PayloadPolicy:
-    """The payload rules that a kind declares: ``@app.job(rules=PayloadPolicy(signal_only=True, max_bytes="16KB"))``.
+    """The payload rules that a kind declares: ``@app.job(payload_rules=PayloadPolicy(signal_only=True))``.
 
     ``signal_only`` refuses payloads with a forbidden key (``forbidden`` replaces the default list). ``restricted``
     hides payload and result from everyone but the handler. ``max_bytes`` and ``max_result_bytes`` limit sizes; with
@@ -61,84 +93,48 @@ class PayloadPolicy:
     replace the payload of a waiting job. With ``token_only`` only tokens decide the approvals of its jobs.
     """
 
-    signal_only: bool = False
-    forbidden: Iterable[str] | None = None
-    restricted: bool = False
-    max_bytes: Size | None = None
-    max_result_bytes: Size | None = None
-    store: bool | None = None
-    replaceable: bool | None = None
-    token_only: bool | None = None
+    def __init__(self, **options: Unpack[PolicyOptions]) -> None:
+        check_options(options, PolicyOptions.__annotations__)
+        RuleDraft.of(**options)  # raises where the policy is declared
+        self.options = options
 
-    def __post_init__(self) -> None:
-        if self.forbidden is not None and not isinstance(self.forbidden, str):  # frozen, hence object
-            object.__setattr__(self, "forbidden", tuple(self.forbidden))
-        RuleDraft.of(**self.options())  # raises where the policy is declared
-
-    def options(self) -> RuleOptions:
-        return RuleOptions(
-            signal_only=self.signal_only,
-            forbidden=self.forbidden,
-            restricted=self.restricted,
-            max_bytes=self.max_bytes,
-            max_result_bytes=self.max_result_bytes,
-            store=self.store,
-            replaceable=self.replaceable,
-            token_only=self.token_only,
-        )
+    def __repr__(self) -> str:
+        return f"PayloadPolicy({', '.join(f'{name}={value!r}' for name, value in self.options.items())})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RuleDraft:
-    """One checked rule. ``store``: larger values go to the artifact store; None leaves that to other rules."""
+    """One checked rule. ``store``: larger values go to the artifact store; None leaves that to other rules.
+    ``requires_approval`` has the options of the approval that its jobs need (``steps/approvals.py``)."""
 
-    kind: str = EACH_KIND
-    signal_only: bool = False
-    forbidden: tuple[str, ...] = FORBIDDEN
-    classification: Classification = "safe_metadata"
-    max_bytes: int | None = None
-    max_result_bytes: int | None = None
-    store: bool | None = None
-    replaceable: bool | None = None
-    requires_approval: dict[str, Any] | None = None
-    """Options of the approval that its jobs need before they run (``steps/approvals.py``)."""
-    token_only: bool | None = None
-    at_most_once: bool | None = None
+    kind: str
+    signal_only: bool
+    forbidden: tuple[str, ...]
+    classification: Classification
+    max_bytes: int | None
+    max_result_bytes: int | None
+    store: bool | None
+    replaceable: bool | None
+    requires_approval: dict[str, Any] | None
+    token_only: bool | None
+    at_most_once: bool | None
 
-    @classmethod
-    def of(
-        cls,
-        kind: str = EACH_KIND,
-        *,
-        signal_only: bool = False,
-        forbidden: Iterable[str] | None = None,
-        restricted: bool = False,
-        max_bytes: Size | None = None,
-        max_result_bytes: Size | None = None,
-        store: bool | None = None,
-        replaceable: bool | None = None,
-        requires_approval: dict[str, Any] | None = None,
-        token_only: bool | None = None,
-        at_most_once: bool | None = None,
-    ) -> RuleDraft:
+    @staticmethod
+    def of(kind: str = EACH_KIND, **options: Any) -> RuleDraft:
         """Check the options of a rule; ``forbidden`` replaces the default list."""
+        forbidden, signal_only = options.get("forbidden"), bool(options.get("signal_only"))
         if forbidden is not None and not signal_only:
             raise InvalidSetting("forbidden keys need signal_only=True", code="conflicting_options")
-        names = FORBIDDEN if forbidden is None else _names(forbidden)
-        draft = cls(
-            kind=kind if kind == EACH_KIND else check_name(kind, "kind"),
-            signal_only=bool(signal_only),
-            forbidden=names,
-            classification="restricted" if restricted else "safe_metadata",
-            max_bytes=_bytes(max_bytes, "max_bytes"),
-            max_result_bytes=_bytes(max_result_bytes, "max_result_bytes"),
-            store=store,
-            replaceable=replaceable,
-            requires_approval=requires_approval,
-            token_only=token_only,
-            at_most_once=at_most_once,
-        )
-        if not draft.has_effect:
+        checked: dict[str, Any] = {field.name: options.get(field.name) for field in fields(RuleDraft)}
+        checked |= {name: _bytes(options.get(name), name) for name in SIZES}
+        checked |= {
+            "kind": kind if kind == EACH_KIND else check_name(kind, "kind"),
+            "signal_only": signal_only,
+            "forbidden": FORBIDDEN if forbidden is None else _names(forbidden),
+            "classification": "restricted" if options.get("restricted") else "safe_metadata",
+        }
+        draft = RuleDraft(**checked)
+        if not draft.settings:
             raise InvalidSetting(
                 "the rule is empty",
                 code="empty_rule",
@@ -151,29 +147,36 @@ class RuleDraft:
         return self.classification == "restricted"
 
     @property
-    def has_effect(self) -> bool:
-        limits = (self.max_bytes, self.max_result_bytes, self.store, self.replaceable)
-        options = (*limits, self.requires_approval, self.token_only, self.at_most_once)
-        return self.signal_only or self.restricted or any(option is not None for option in options)
+    def settings(self) -> dict[str, Any]:
+        """The settings that have an effect."""
+        given = {name: getattr(self, name) for name in OPTIONAL}
+        flags = {name: True for name in ("signal_only", "restricted") if getattr(self, name)}
+        return flags | {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def says(self) -> str:
+        """The settings in words."""
+        words = {
+            **{name: f"{what} up to {size_in_words(getattr(self, name) or 0)}" for name, what in SIZES.items()},
+            "store": "larger is stored" if self.store else "nothing is stored",
+            "replaceable": "replaceable" if self.replaceable else "not replaceable",
+            "requires_approval": "needs approval",
+            "token_only": "approvals by token only" if self.token_only else "approvals not only by token",
+        }
+        return ", ".join(words.get(name, name.replace("_", " ")) for name in self.settings)
+
+
+SETTINGS: Final = tuple(field.name for field in fields(RuleDraft) if field.name != "kind")
+OPTIONAL: Final = tuple(name for name in SETTINGS if name not in ("signal_only", "forbidden", "classification"))
+"""Settings that are None if a rule does not have them."""
 
 
 @dataclass(frozen=True, slots=True)
-class PayloadRule:
+class PayloadRule(RuleDraft):
     """A stored rule. ``declared_by`` is the program that declares it in its code; empty for an operator's rule."""
 
     tenant: str
-    kind: str
     declared_by: str
-    signal_only: bool
-    forbidden: tuple[str, ...]
-    classification: Classification
-    max_bytes: int | None
-    max_result_bytes: int | None
-    store: bool | None
-    replaceable: bool | None
-    requires_approval: dict[str, Any] | None
-    token_only: bool | None
-    at_most_once: bool | None
     set_by: str
     created_at: datetime
     updated_at: datetime
@@ -199,6 +202,10 @@ class Effective:
     approval_by_operator: bool = False
     """Whether an operator set ``requires_approval``, and not the code of a program."""
 
+    def limit_of(self, what: str) -> int | None:
+        """The maximum size of a payload or a result."""
+        return self.max_bytes if what == "payload" else self.max_result_bytes
+
     def refusal(self, kind: str, payload: str) -> HoldfastError | None:
         """Why a payload (JSON text) is refused, or None. The error names the path of a key, never its value."""
         size = len(payload) if payload.isascii() else len(payload.encode())
@@ -206,7 +213,7 @@ class Effective:
             return Refused(
                 f"the payload of {kind} has {size:,} bytes; its rule allows {self.max_bytes:,}",
                 code="payload_over_limit",
-                fix="Pass a reference, or change the rule to store larger payloads (holdfast rules set --store).",
+                fix="Pass a reference, or store larger payloads: holdfast payload-rules set --store.",
             )
         path = forbidden_at(decode_for_display(payload), self.forbidden) if self.forbidden else None
         if path is None:
@@ -221,24 +228,23 @@ class Effective:
 NO_RULE: Final = Effective()
 
 
-def combine(rules: Iterable[PayloadRule | RuleDraft]) -> Effective:
+def combine(rules: Iterable[RuleDraft]) -> Effective:
     """The strictest value of each option; of several approvals the one of the first rule (``effective`` sorts them).
     ``store`` and ``replaceable`` need one rule that allows it and none that forbids it."""
     rules = list(rules)
     if not rules:
         return NO_RULE
     asking = next((rule for rule in rules if rule.requires_approval is not None), None)
+    given = {name: [getattr(rule, name) for rule in rules] for name in OPTIONAL}
+    values: dict[str, Any] = {name: any(each) for name, each in given.items()}
+    values |= {name: _smallest(given[name]) for name in SIZES}
+    values |= {name: values[name] and False not in given[name] for name in ("store", "replaceable")}
+    values["requires_approval"] = None if asking is None else canonical(asking.requires_approval)
     return Effective(
         forbidden=frozenset(name for rule in rules if rule.signal_only for name in rule.forbidden),
-        restricted=any(rule.classification == "restricted" for rule in rules),
-        max_bytes=_smallest(rule.max_bytes for rule in rules),
-        max_result_bytes=_smallest(rule.max_result_bytes for rule in rules),
-        store=any(rule.store for rule in rules) and not any(rule.store is False for rule in rules),
-        replaceable=any(rule.replaceable for rule in rules) and not any(rule.replaceable is False for rule in rules),
-        requires_approval=None if asking is None else canonical(asking.requires_approval),
-        token_only=any(rule.token_only for rule in rules),
-        at_most_once=any(rule.at_most_once for rule in rules),
+        restricted=any(rule.restricted for rule in rules),
         approval_by_operator=isinstance(asking, PayloadRule) and not asking.declared_by,
+        **values,
     )
 
 
@@ -248,18 +254,16 @@ def combined(one: Effective, other: Effective) -> Effective:
     if one is NO_RULE or other is NO_RULE:
         return other if one is NO_RULE else one
     asking = other if other.approval_by_operator or one.requires_approval is None else one
-    return Effective(
-        one.forbidden | other.forbidden,
-        one.restricted or other.restricted,
-        _smallest((one.max_bytes, other.max_bytes)),
-        _smallest((one.max_result_bytes, other.max_result_bytes)),
-        one.store or other.store,
-        one.replaceable or other.replaceable,
-        asking.requires_approval,
-        one.token_only or other.token_only,
-        one.at_most_once or other.at_most_once,
-        asking.approval_by_operator,
-    )
+    both = {field.name: (getattr(one, field.name), getattr(other, field.name)) for field in fields(Effective)}
+    merged: dict[str, Any] = {
+        name: _smallest(values) if name in SIZES else values[0] or values[1] for name, values in both.items()
+    }
+    merged |= {
+        "forbidden": one.forbidden | other.forbidden,
+        "requires_approval": asking.requires_approval,
+        "approval_by_operator": asking.approval_by_operator,
+    }
+    return Effective(**merged)
 
 
 def _smallest(limits: Iterable[int | None]) -> int | None:

@@ -13,16 +13,21 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
+from holdfast.engine.declared import Help, http, local_only
+from holdfast.engine.hints import check_options
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.engine.operation import Program, awaited, operation
+from holdfast.engine.operation import Program, awaited, drive, operation
 from holdfast.engine.payload import encode
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.features.payloads.model import (
     EACH_KIND,
+    NO_RULE,
+    SETTINGS,
     Effective,
     PayloadRule,
+    PolicyOptions,
     RuleDraft,
     RuleOptions,
     combine,
@@ -35,11 +40,15 @@ from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
 from holdfast.stores.vault import Vault, What
 from holdfast.worker.executor import PayloadRuleCache
-from holdfast.worker.maintenance import delete_all_orphans
+from holdfast.worker.retention import delete_all_orphans
 
 log = logging.getLogger("holdfast.worker")
 
 _Rules = list[PayloadRule]  # inside the class, `list` is an operation
+
+RuleKind = Annotated[str, Help("The job kind; without it, the rule for every kind.", "KIND", argument=True)]
+EveryTenant = Annotated[bool, Help("The rule of every tenant.", http=False, cli=False)]
+DeclaredBy = Annotated[str, Help("The rule that this program declares in its code.", "NAME")]
 
 
 class PayloadRules(StoreNamespace):
@@ -49,18 +58,27 @@ class PayloadRules(StoreNamespace):
     A worker that starts writes the rules that kinds declare in code, under the program's name.
     """
 
-    def __init__(self, caller: Caller, program: str) -> None:
+    def __init__(self, caller: Caller) -> None:
         super().__init__(caller)
-        self._program = program
         self._declared: dict[str, RuleDraft] = {}
         self._caches: dict[str, PayloadRuleCache] = {}
 
     @operation
+    @http(
+        "PUT /payload-rules",
+        "admin",
+        tenant="one",
+        example={"kind": "send_mail", "signal_only": True, "forbidden": ["password"], "max_bytes": "64KB"},
+    )
     def set(
-        self, kind: str = EACH_KIND, *, every_tenant: bool = False, **options: Unpack[RuleOptions]
+        self, kind: RuleKind = EACH_KIND, *, every_tenant: EveryTenant = False, **options: Unpack[RuleOptions]
     ) -> Program[PayloadRule]:
-        """Set the rule of a kind, or without a kind for all kinds: ``app.payload_rules.set("import", signal_only=True,
-        max_bytes="16KB")``."""
+        """Set the payload rule of a kind, or without a kind that of every kind. It applies to jobs that are enqueued
+        from now on; restricted payloads are hidden at once.
+
+        ``app.payload_rules.set("import", signal_only=True, max_bytes="16KB")``
+        """
+        check_options(options, RuleOptions.__annotations__)
         if "requires_approval" in options:
             options["requires_approval"] = approval_rule(required_approval(options["requires_approval"] or False))
         draft = RuleDraft.of(kind, **options)
@@ -69,41 +87,55 @@ class PayloadRules(StoreNamespace):
     aset = awaited(set)
 
     @operation
-    def remove(self, kind: str = EACH_KIND, *, every_tenant: bool = False, declared_by: str = "") -> Program[None]:
-        """Remove an operator's rule, or with ``declared_by`` one that a program no longer declares."""
+    @http("DELETE /payload-rules", "admin", tenant="one")
+    def remove(
+        self, kind: RuleKind = EACH_KIND, *, every_tenant: EveryTenant = False, declared_by: DeclaredBy = ""
+    ) -> Program[None]:
+        """Remove an operator's rule, or one of a program that no longer exists. A rule declared in code returns when
+        the next worker starts."""
         tenant = self._scope(every_tenant)
         if not (yield from run(self._store.payload_rules.remove(kind, declared_by, self._actor, tenant))):
-            raise NotFound(f"no payload rule for {kind} in tenant {tenant}", code="rule_not_found")
+            raise _not_found(kind, tenant)
 
     aremove = awaited(remove)
 
     @operation
+    @http("GET /payload-rules", "read")
     def list(self) -> Program[_Rules]:
-        """The rules of this tenant and those of every tenant."""
+        """List the payload rules of the tenant and of every tenant."""
         return (yield from run(self._store.payload_rules.list(self._tenant)))
 
     alist = awaited(list)
 
     @operation
-    def get(self, kind: str = EACH_KIND, *, every_tenant: bool = False) -> Program[PayloadRule]:
-        """The operator's rule for exactly this kind, or ``NotFound``."""
-        tenant = self._scope(every_tenant)
+    @http("GET /payload-rules/one", "read", name="show_payload_rule")
+    def get(
+        self, kind: RuleKind = EACH_KIND, *, every_tenant: EveryTenant = False, declared_by: DeclaredBy = ""
+    ) -> Program[PayloadRule]:
+        """Show the rule for exactly this kind: an operator's, or one of a program."""
+        wanted = (self._scope(every_tenant), kind, declared_by)
         for rule in (yield from run(self._store.payload_rules.list(self._tenant))):
-            if (rule.tenant, rule.kind, rule.declared_by) == (tenant, kind, ""):
+            if (rule.tenant, rule.kind, rule.declared_by) == wanted:
                 return rule
-        raise NotFound(f"no rule for {kind} in tenant {tenant}", code="rule_not_found")
+        raise _not_found(kind, wanted[0])
 
     aget = awaited(get)
 
     @operation
-    def effective(self, kind: str) -> Program[Effective]:
-        """All rules that apply to jobs of a kind, combined."""
+    @http("GET /payload-rules/effective", "read", name="effective_payload_rule")
+    def effective(self, kind: Annotated[str, Help("The job kind.", "KIND")]) -> Program[Effective]:
+        """Show all rules that apply to jobs of a kind, combined."""
         return effective((yield from run(self._store.payload_rules.list(self._tenant))), self._tenant, kind)
 
     aeffective = awaited(effective)
 
     @operation
-    def check(self, kind: str, payload: Any) -> Program[HoldfastError | None]:
+    @local_only("use effective(kind).refusal(kind, payload)")
+    def check(
+        self,
+        kind: Annotated[str, Help("The job kind.", "KIND")],
+        payload: Annotated[Any, Help("JSON, @file, or - for stdin.", "PAYLOAD")],
+    ) -> Program[HoldfastError | None]:
         """Check a payload against the rules without enqueuing it. Returns the error, or None if it is accepted."""
         rules = yield from run(self._store.payload_rules.list(self._tenant))
         return effective(rules, self._tenant, kind).refusal(kind, encode(payload))
@@ -114,13 +146,13 @@ class PayloadRules(StoreNamespace):
         return EVERY_TENANT if every_tenant else self._tenant
 
     def _declare(
-        self, kind: str, options: RuleOptions, *, approval: dict[str, Any] | None = None, at_most_once: bool = False
+        self, kind: str, options: PolicyOptions, *, approval: dict[str, Any] | None = None, at_most_once: bool = False
     ) -> Effective:
         """Remember a rule that the code declares until a worker starts. Returns its effect on payloads."""
         if options or approval is not None or at_most_once:
             rule = {"requires_approval": approval, "at_most_once": at_most_once or None}
-            self._declared[kind] = RuleDraft.of(kind, **(options | rule))  # type: ignore[arg-type]
-        return combine([RuleDraft.of(kind, **options)] if options else ())
+            self._declared[kind] = RuleDraft.of(kind, **options, **rule)
+        return combine([RuleDraft.of(kind, **options)]) if options else NO_RULE
 
     def _cache(self, tenant: str) -> PayloadRuleCache:
         """The rules as the workers of this process for a tenant know them."""
@@ -129,21 +161,25 @@ class PayloadRules(StoreNamespace):
     def _sync_declarations(self, tenant: str, notifier: str | None = None) -> None:
         """Write the declared rules where they differ, and read all rules. A worker that cannot reach the database yet
         starts anyway, and runs no job until it has read them."""
-        caller, cache = self._caller, self._cache(tenant)
+        caller, cache, program = self._caller, self._cache(tenant), self._caller.name
         try:
             rules = caller.run(caller.store.payload_rules.list(tenant))
             cache.load(rules)
             declared = {kind: _with_notifier(draft, notifier) for kind, draft in sorted(self._declared.items())}
-            own = {rule.kind: rule for rule in rules if (rule.tenant, rule.declared_by) == (tenant, self._program)}
+            own = {rule.kind: rule for rule in rules if (rule.tenant, rule.declared_by) == (tenant, program)}
             if own.keys() != declared.keys() or any(_differs(own[k], d) for k, d in declared.items()):
                 drafts = [*declared.values()]
-                caller.run(caller.store.payload_rules.declare(self._program, drafts, caller.actor, tenant))
+                caller.run(caller.store.payload_rules.declare(program, drafts, caller.actor, tenant))
                 cache.load(caller.run(caller.store.payload_rules.list(tenant)))
         except HoldfastError as error:
             if isinstance(error, InvalidSetting) or error.code == "not_allowed":
                 raise
             log.warning("Payload rules could not be read or written: %s", error)
             cache.load(None)
+
+
+def _not_found(kind: str, tenant: str) -> NotFound:
+    return NotFound(f"no payload rule for {kind} in tenant {tenant}", code="payload_rule_not_found")
 
 
 def _with_notifier(draft: RuleDraft, notifier: str | None) -> RuleDraft:
@@ -154,8 +190,7 @@ def _with_notifier(draft: RuleDraft, notifier: str | None) -> RuleDraft:
 
 
 def _differs(stored: PayloadRule, draft: RuleDraft) -> bool:
-    names = (field.name for field in dataclasses.fields(RuleDraft) if field.name != "kind")
-    return any(getattr(stored, name) != getattr(draft, name) for name in names)
+    return any(getattr(stored, name) != getattr(draft, name) for name in SETTINGS)
 
 
 PAGE = 100
@@ -192,7 +227,7 @@ def rotate(
         report(done)
     done = _rotate_parts(caller, vault, done, report, page)
     if vault.artifacts is not None:
-        StoreNamespace(caller)._drive(delete_all_orphans(caller.store, vault.artifacts, caller.tenant))
+        drive(delete_all_orphans(caller.store, vault.artifacts, caller.tenant), StoreNamespace(caller)._perform)
     return done
 
 

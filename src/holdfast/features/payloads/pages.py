@@ -7,9 +7,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.features.payloads.model import EACH_KIND
+from holdfast.features.payloads.model import EACH_KIND, RuleOptions
 from holdfast.features.tokens.model import Scope
-from holdfast.server.pages import action_route, confirm, fields, page_route, redirect, text_field
+from holdfast.server.pages import action_route, confirm, fields, option_fields, page_route, redirect, text_field
 from holdfast.server.rendering import render, the_app
 
 SHOWN: Final = 200
@@ -23,14 +23,8 @@ async def index(request: Request) -> Response:
 async def change(request: Request) -> Response:
     """Save an operator's rule for one kind, or for all kinds."""
     form = await fields(request)
-    await the_app(request).payload_rules.aset(
-        text_field(form, "kind", 255) or EACH_KIND,
-        signal_only=form.get("signal_only") == "yes",
-        restricted=form.get("restricted") == "yes",
-        max_bytes=text_field(form, "max_bytes", 20),
-        requires_approval=form.get("requires_approval") == "yes",
-        token_only=form.get("token_only") == "yes" or None,
-    )
+    kind = text_field(form, "kind", 255) or EACH_KIND
+    await the_app(request).payload_rules.aset(kind, **option_fields(form, RuleOptions))
     return redirect(request, "/payload-rules", "Rule saved. It applies to jobs that are enqueued from now on.")
 
 

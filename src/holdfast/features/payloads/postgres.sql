@@ -4,8 +4,7 @@
 -- programs, then the most specific. Null if there is no rule, or none that the database can check.
 create or replace function rule_for(p_tenant text, p_kind text) returns payload_rule
 language plpgsql stable set search_path from current as $$
-declare
-    v_rule payload_rule;
+declare v_rule payload_rule;
 begin
     select p_tenant, p_kind, '', bool_or(r.signal_only),
            (select array_agg(distinct f) from payload_rule s, unnest(s.forbidden) f
@@ -26,8 +25,7 @@ end $$;
 -- that only behind a \u escape.
 create or replace function forbidden_at(p_payload json, p_forbidden text[]) returns text
 language plpgsql immutable set search_path from current as $$
-declare
-    v_text text := lower(p_payload::text);
+declare v_text text := lower(p_payload::text);
 begin
     if position(E'\\u' in v_text) = 0
        and not exists (select from unnest(p_forbidden) f where position('"' || f || '"' in v_text) > 0) then
@@ -51,10 +49,9 @@ begin
         select w.path from walk w where lower(w.key) = any (p_forbidden) limit 1);
 end $$;
 
-create or replace function judge_payload(p_rule payload_rule, p_kind text, p_payload json) returns void
+create or replace function guard_payload(p_rule payload_rule, p_kind text, p_payload json) returns void
 language plpgsql set search_path from current as $$
-declare
-    v_path text;
+declare v_path text;
 begin
     if octet_length(p_payload::text) > p_rule.max_bytes then
         raise exception 'the payload of % has % bytes; its rule allows %', p_kind, octet_length(p_payload::text), p_rule.max_bytes
@@ -79,7 +76,7 @@ begin
     for v_row in select distinct j.tenant, j.kind from job j where j.id = any (p_jobs) and j.retry_of is null order by 1, 2 loop
         v_rule := rule_for(v_row.tenant, v_row.kind);
         continue when v_rule.kind is null;
-        perform judge_payload(v_rule, j.kind, j.payload) from job j
+        perform guard_payload(v_rule, j.kind, j.payload) from job j
           where j.id = any (p_jobs) and j.tenant = v_row.tenant and j.kind = v_row.kind and j.retry_of is null;
     end loop;
 end $$;
@@ -137,12 +134,9 @@ create or replace function set_payload_rule(kind text, signal_only boolean defau
                                             max_result_bytes integer default null, store boolean default null,
                                             replaceable boolean default null, requires_approval jsonb default null,
                                             token_only boolean default null,
-                                            actor text default null, for_tenant text default null)
-returns setof payload_rule
+                                            actor text default null, for_tenant text default null) returns setof payload_rule
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(set_payload_rule.for_tenant, set_payload_rule.actor);
+declare v_scope text := enter(set_payload_rule.for_tenant, set_payload_rule.actor);
 begin
     perform put_rule(v_scope, set_payload_rule.kind, '', set_payload_rule.signal_only, set_payload_rule.forbidden,
                      set_payload_rule.classification, set_payload_rule.max_bytes, set_payload_rule.max_result_bytes,
@@ -174,34 +168,28 @@ begin
             excluded.store, excluded.replaceable, excluded.requires_approval, excluded.token_only, excluded.at_most_once);
 end $$;
 
--- Delete a payload rule: an operator's, or with `declared_by` one that a program declared. Returns false if it does not exist.
-create or replace function delete_payload_rule(kind text, declared_by text default '', actor text default null, for_tenant text default null)
-returns boolean
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(delete_payload_rule.for_tenant, delete_payload_rule.actor);
+-- Remove a payload rule: an operator's, or with `declared_by` one that a program declared. Returns false if it does not exist.
+create or replace function remove_payload_rule(kind text, declared_by text default '', actor text default null, for_tenant text default null)
+returns boolean language plpgsql security definer set search_path from current as $$
+declare v_scope text := enter(remove_payload_rule.for_tenant, remove_payload_rule.actor);
 begin
-    delete from payload_rule r where r.tenant = v_scope and r.kind = delete_payload_rule.kind
-       and r.declared_by = delete_payload_rule.declared_by;
+    delete from payload_rule r where r.tenant = v_scope and r.kind = remove_payload_rule.kind
+       and r.declared_by = remove_payload_rule.declared_by;
     return found;
 end $$;
 
--- Replace all rules that a program declares in its code. Rules that it no longer declares are deleted; those of other programs
+-- Declare the rules that a program has in its code, instead of its earlier ones. Those that it no longer has are removed; those of other programs
 -- and of operators do not change. Returns the number of rules.
-create or replace function declare_rules(program text, rules json, actor text default null, for_tenant text default null)
-returns integer
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(declare_rules.for_tenant, declare_rules.actor);
+create or replace function declare_payload_rules(program text, rules json, actor text default null, for_tenant text default null)
+returns integer language plpgsql security definer set search_path from current as $$
+declare v_scope text := enter(declare_payload_rules.for_tenant, declare_payload_rules.actor);
 begin
-    if ascii(declare_rules.program) <= 32 then
+    if ascii(declare_payload_rules.program) <= 32 then
         raise exception 'program must not be empty' using errcode = 'ZH010';
     end if;
-    delete from payload_rule r where r.tenant = v_scope and r.declared_by = declare_rules.program
+    delete from payload_rule r where r.tenant = v_scope and r.declared_by = declare_payload_rules.program
        and not exists (select from json_array_elements(rules) d where d ->> 'kind' = r.kind);
-    perform put_rule(v_scope, d.kind, declare_rules.program, d.signal_only, d.forbidden, d.classification, d.max_bytes,
+    perform put_rule(v_scope, d.kind, declare_payload_rules.program, d.signal_only, d.forbidden, d.classification, d.max_bytes,
                      d.max_result_bytes, d.store, d.replaceable, d.requires_approval, d.token_only, d.at_most_once)
        from json_to_recordset(rules) as d(kind text, signal_only boolean, forbidden text[], classification text, max_bytes integer,
                                           max_result_bytes integer, store boolean, replaceable boolean,
@@ -231,18 +219,18 @@ create or replace trigger on_rule after insert or update on payload_rule for eac
           or new.store is not null or new.replaceable is not null) execute function on_rule();   -- not for rules of approvals
 
 -- References are set when the job is created, before it starts, and never change.
-create or replace function judge_reference() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_reference() returns trigger language plpgsql set search_path from current as $$
 begin
     if not exists (select from job_state s where s.id = new.job_id and s.tenant = new.tenant and s.state = 'queued' and s.attempt = 0) then
         raise exception 'reference: no job % in this tenant, or it has started', new.job_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
-create or replace trigger judge_insert before insert on reference for each row execute function judge_reference();
+create or replace trigger guard_insert before insert on reference for each row execute function guard_reference();
 
 -- --- re-encryption ---
 
-create or replace function judge_resealed() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_resealed() returns trigger language plpgsql set search_path from current as $$
 begin
     if new.n <> 1 + (select count(*) from resealed r where r.job_id = new.job_id)
        or not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant
@@ -253,27 +241,13 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_insert before insert on resealed for each row execute function judge_resealed();
-
-do $$
-declare
-    v_table text;
-begin
-    foreach v_table in array array['reference', 'resealed'] loop
-        execute format('create or replace trigger refuse_update before update on %I for each statement execute function refuse_change()', v_table);
-        execute format('create or replace trigger refuse_truncate before truncate on %I for each statement execute function refuse_change()', v_table);
-        execute format('create or replace trigger judge_delete after delete on %I referencing old table as gone'
-            ' for each statement execute function judge_delete()', v_table);
-    end loop;
-end $$;
+create or replace trigger guard_insert before insert on resealed for each row execute function guard_resealed();
 
 -- Return encrypted payloads, and after the last of them results, whose key is not `but`, one page at a time.
 create or replace function sealed_payloads(but text, after uuid default null, want integer default 100, for_tenant text default null)
 returns table (id uuid, tenant text, payload text, result text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(sealed_payloads.for_tenant);
+declare v_scope text := enter(sealed_payloads.for_tenant);
 begin
     return query
     select j.id, j.tenant,
@@ -295,9 +269,7 @@ $$;
 -- Replace an encrypted payload or result with the same content under another key. Returns whether the stored value was still
 -- the one that was read.
 create or replace function reseal(job uuid, was text, becomes text, actor text default null, for_tenant text default null)
-returns boolean
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+returns boolean language plpgsql security definer set search_path from current as $$
 declare
     v_scope text := enter(reseal.for_tenant, reseal.actor);
     v_job   record;
@@ -307,7 +279,7 @@ begin
     if not found then
         return false;
     end if;
-    insert into leftover (tenant, ref, job_id, at, again_at)   -- if it is not written after all, the reference is still in use
+    insert into orphaned_file (tenant, ref, job_id, at, again_at)   -- if it is not written after all, the reference is still in use
     select v_job.tenant, o.ref, left(right(o.ref, 101), 36)::uuid, clock_now(), clock_now()
       from (select was::json -> '$holdfast' ->> 'stored') o(ref) where o.ref is not null
     on conflict do nothing;
@@ -338,9 +310,7 @@ create or replace function sealed_parts(but text, after_job uuid default null, a
                                         want integer default 100, for_tenant text default null)
 returns table (job_id uuid, tenant text, what text, place text, value text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(sealed_parts.for_tenant);
+declare v_scope text := enter(sealed_parts.for_tenant);
 begin
     return query
     select p.* from (
@@ -361,17 +331,14 @@ begin
 end $$;
 
 -- Replace one encrypted step result, checkpoint or log part. Returns false if the stored value is no longer the one that was
--- read, or if the new value is not a re-encryption of it. A finished step changes only this way (judge_step).
+-- read, or if the new value is not a re-encryption of it. A finished step changes only this way (guard_step).
 create or replace function reseal_part(job uuid, what text, place text, was text, becomes text, actor text default null,
-                                       for_tenant text default null)
-returns boolean
+                                       for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(reseal_part.for_tenant, reseal_part.actor);
+declare v_scope text := enter(reseal_part.for_tenant, reseal_part.actor);
 begin
     if what = 'payload' then
-        insert into leftover (tenant, ref, job_id, at, again_at)   -- if it is not written after all, the reference is still in use
+        insert into orphaned_file (tenant, ref, job_id, at, again_at)   -- if it is not written after all, the reference is still in use
         select r.tenant, o.ref, left(right(o.ref, 101), 36)::uuid, clock_now(), clock_now()
           from replaced_payload r, lateral (select was::json -> '$holdfast' ->> 'stored') o(ref)
          where r.job_id = job and r.attempt = place::integer and o.ref is not null and (v_scope = '*' or r.tenant = v_scope)
@@ -414,7 +381,7 @@ begin
     return true;
 end $$;
 
-create or replace function judge_replaced_insert() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_replaced_insert() returns trigger language plpgsql set search_path from current as $$
 begin
     if not exists (select from job_state s where s.id = new.job_id and s.tenant = new.tenant and s.attempt = new.attempt)
        or (select e.type = 'replace' and e.meta ->> 'old' = payload_digest(new.job_id, new.payload)
@@ -423,27 +390,23 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_insert before insert on replaced_payload for each row execute function judge_replaced_insert();
+create or replace trigger guard_insert before insert on replaced_payload for each row execute function guard_replaced_insert();
 
 -- Re-encrypting the same payload with another key is allowed.
-create or replace function judge_replaced_update() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_replaced_update() returns trigger language plpgsql set search_path from current as $$
 begin
     if to_jsonb(new) - 'payload' <> to_jsonb(old) - 'payload' or not resealed_alike(old.payload, new.payload) then
         raise exception 'replaced_payload: rows are never changed (update refused)' using errcode = 'ZH002';
     end if;
     return new;
 end $$;
-create or replace trigger judge_update before update on replaced_payload for each row execute function judge_replaced_update();
-create or replace trigger judge_delete after delete on replaced_payload
-    referencing old table as gone for each statement execute function judge_result_delete();
-create or replace trigger refuse_truncate before truncate on replaced_payload for each statement execute function refuse_change();
+create or replace trigger guard_update before update on replaced_payload for each row execute function guard_replaced_update();
 
 -- Replace the payload of a waiting job that has not started yet, if a rule for its kind sets `replaceable`. The lock on the
 -- job's state prevents a claim meanwhile: a later claim reads the new payload.
 create or replace function replace_payload(job uuid, payload json, reason text, actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_scope text := enter(replace_payload.for_tenant, replace_payload.actor);
     v_job   record;
@@ -470,7 +433,7 @@ begin
         return next;
         return;
     end if;
-    perform judge_payload(v_rule, v_job.kind, replace_payload.payload);
+    perform guard_payload(v_rule, v_job.kind, replace_payload.payload);
     if too_deep(replace_payload.payload::text) then
         perform refuse_deep(replace_payload.job);
     end if;
@@ -488,7 +451,7 @@ begin
      where j.id = replace_payload.job and j.payload::text like '{"$holdfast":%';
     update job j set payload = replace_payload.payload where j.id = replace_payload.job;
     if v_stored is not null and not still_named(replace_payload.job, v_stored) then
-        insert into leftover (tenant, ref, job_id, at, again_at)
+        insert into orphaned_file (tenant, ref, job_id, at, again_at)
         values (v_job.tenant, v_stored, left(right(v_stored, 101), 36)::uuid, clock_now(), clock_now())
         on conflict do nothing;
     end if;

@@ -6,16 +6,16 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 from holdfast.engine.payload import canonical
 from holdfast.features.audit.model import content_digest
-from holdfast.features.payloads.model import PayloadRule, RuleDraft
+from holdfast.features.payloads.model import SETTINGS, PayloadRule, RuleDraft
 from holdfast.stores.codecs import Record
-from holdfast.stores.flow import Flow, Statement, Steps, flow
+from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, note_action
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, note_action, upsert, write
 from holdfast.stores.sqlite.codec import SqliteCodec
 
 
@@ -41,122 +41,69 @@ class SealedPart:
     text: str
 
 
-class PayloadRuleStore(Protocol):
-    def remove(self, kind: str, declared_by: str, actor: str, tenant: str) -> Flow[bool]: ...
-
-    def declare(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Flow[int]:
-        """Replace all rules that a program declares in its code. Rules that it no longer declares are deleted."""
-        ...
-
-    def sealed_payloads(self, but: str, after: str | None, want: int, tenant: str) -> Flow[list[SealedJob]]:
-        """Jobs with values encrypted with another key than ``but``, by id, beginning after ``after``."""
-        ...
-
-    def reseal(self, job_id: str, was: str, becomes: str, actor: str, tenant: str) -> Flow[bool]:
-        """Replace an encrypted payload or result with its re-encryption; False if the stored value has changed."""
-        ...
-
-    def sealed_parts(self, but: str, after: SealedPart | None, want: int, tenant: str) -> Flow[list[SealedPart]]:
-        """Checkpoints, step results, log lines and replaced payloads that are encrypted with another key than ``but``,
-        in key order."""
-        ...
-
-    def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Flow[bool]:
-        """The same as ``reseal``, for one of these parts."""
-        ...
-
-    def set(self, draft: RuleDraft, actor: str, tenant: str) -> Flow[PayloadRule]:
-        """Set or replace an operator's rule."""
-        ...
-
-    def list(self, tenant: str) -> Flow[list[PayloadRule]]:
-        """The rules of the tenant and those of every tenant."""
-        ...
-
-
 class PayloadRuleReads(Reader):
     @flow(writes=False)
     def list(self, tenant: str) -> Steps[list[PayloadRule]]:
+        """The rules of the tenant and those of every tenant."""
         text = (
             f"select {Record.columns(PayloadRule, 'r.')} from {{payload_rule}} r"
             " where :tenant = '*' or r.tenant = :tenant or r.tenant = '*' order by r.tenant, r.kind, r.declared_by"
         )
-        rows = yield from self._query(tenant, text)
-        decode = Record.decoder(PayloadRule, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(PayloadRule, tenant, text))
 
 
 class PostgresPayloadRules(Calls, PayloadRuleReads):
     @flow(single=True)
     def remove(self, kind: str, declared_by: str, actor: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("delete_payload_rule", "%s, %s, %s, %s", kind, declared_by, actor, tenant)
-        return bool(rows[0][0])
+        return (yield from self._flag("remove_payload_rule", "%s, %s, %s, %s", kind, declared_by, actor, tenant))
 
     @flow(single=True)
     def declare(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Steps[int]:
+        """Replace all rules that a program declares in its code. Rules that it no longer declares are deleted."""
         document = json.dumps([dataclasses.asdict(draft) for draft in drafts])
-        rows = yield self._call("declare_rules", "%s, %s::json, %s, %s", program, document, actor, tenant)
-        return int(rows[0][0])
+        return (
+            yield from self._number("declare_payload_rules", "%s, %s::json, %s, %s", program, document, actor, tenant)
+        )
 
     @flow(single=True)
     def sealed_payloads(self, but: str, after: str | None, want: int, tenant: str) -> Steps[list[SealedJob]]:
+        """Jobs with values encrypted with another key than ``but``, by id, beginning after ``after``."""
         rows = yield self._call("sealed_payloads", "%s, %s::uuid, %s, %s", but, after, want, tenant)
         return [SealedJob(str(job_id), *rest) for job_id, *rest in rows]
 
     @flow(single=True)
     def reseal(self, job_id: str, was: str, becomes: str, actor: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("reseal", "%s::uuid, %s, %s, %s, %s", job_id, was, becomes, actor, tenant)
-        return bool(rows[0][0])
+        """Replace an encrypted payload or result with its re-encryption; False if the stored value has changed."""
+        return (yield from self._flag("reseal", "%s::uuid, %s, %s, %s, %s", job_id, was, becomes, actor, tenant))
 
     @flow(single=True)
     def sealed_parts(self, but: str, after: SealedPart | None, want: int, tenant: str) -> Steps[list[SealedPart]]:
+        """Checkpoints, step results, log lines and replaced payloads that are encrypted with another key than ``but``,
+        in key order."""
         start = (None, None, None) if after is None else (after.job_id, after.what, after.place)
         rows = yield self._call("sealed_parts", "%s, %s::uuid, %s, %s, %s, %s", but, *start, want, tenant)
         return [SealedPart(str(job_id), *rest) for job_id, *rest in rows]
 
     @flow(single=True)
     def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Steps[bool]:
+        """The same as ``reseal``, for one of these parts."""
         params = (part.job_id, part.what, part.place, part.text, becomes, actor, tenant)
-        rows = yield self._call("reseal_part", "%s::uuid, %s, %s, %s, %s, %s, %s", *params)
-        return bool(rows[0][0])
+        return (yield from self._flag("reseal_part", "%s::uuid, %s, %s, %s, %s, %s, %s", *params))
 
     @flow(single=True)
     def set(self, draft: RuleDraft, actor: str, tenant: str) -> Steps[PayloadRule]:
-        rows = yield self._call(
-            "set_payload_rule",
-            "%s, %s, %s::text[], %s, %s::integer, %s::integer, %s::boolean, %s::boolean, %s::jsonb, %s::boolean,"
-            " %s, %s",
-            draft.kind,
-            draft.signal_only,
-            list(draft.forbidden),
-            draft.classification,
-            draft.max_bytes,
-            draft.max_result_bytes,
-            draft.store,
-            draft.replaceable,
-            None if draft.requires_approval is None else canonical(draft.requires_approval),
-            draft.token_only,
-            actor,
-            tenant,
-        )
-        return Record.decoder(PayloadRule, self.dialect.codec)(rows[0])
+        """Set or replace an operator's rule."""
+        settings = {name: value for name, value in dataclasses.asdict(draft).items() if name != "at_most_once"}
+        given = _stored(settings) | {"forbidden": list(draft.forbidden), "actor": actor, "for_tenant": tenant}
+        return (yield from self._rows_as(PayloadRule, self._call_with("set_payload_rule", given, _COLUMNS)))[0]
 
 
+_PUT = upsert("holdfast_payload_rule", PayloadRule, "tenant kind declared_by created_at", compare=" ".join(SETTINGS))
 _COLUMNS = Record.columns(PayloadRule)
-_FIELDS = (
-    *("signal_only", "forbidden", "classification", "max_bytes", "max_result_bytes", "store", "replaceable"),
-    *("requires_approval", "token_only", "at_most_once"),
-)
-_PUT = (
-    f"INSERT INTO holdfast_payload_rule ({_COLUMNS})"
-    f" VALUES (:tenant, :kind, :declared_by, {', '.join(f':{name}' for name in _FIELDS)}, :actor, :now, :now)"
-    f" ON CONFLICT DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _FIELDS)},"
-    " set_by = excluded.set_by, updated_at = excluded.updated_at"
-    f" WHERE ({', '.join(f'holdfast_payload_rule.{name}' for name in _FIELDS)})"
-    f" IS NOT ({', '.join(f'excluded.{name}' for name in _FIELDS)})"
-)
 _ONE = f"SELECT {_COLUMNS} FROM holdfast_payload_rule WHERE tenant = ? AND kind = ? AND declared_by = ?"
-_DELETE = "DELETE FROM holdfast_payload_rule WHERE tenant = ? AND kind = ? AND declared_by = ? RETURNING 1"
+_DELETE = (
+    "DELETE FROM holdfast_payload_rule WHERE tenant = :tenant AND kind = :kind AND declared_by = :program RETURNING 1"
+)
 _UNDECLARE = (
     "DELETE FROM holdfast_payload_rule WHERE tenant = ? AND declared_by = ? AND kind NOT IN (SELECT value FROM"
     " json_each(?))"
@@ -175,7 +122,7 @@ _RECORD = (
 )
 # The old file becomes an orphaned file. It is deleted when no job refers to it any more: a retry as a new job may.
 _ORPHAN_OLD_FILE = (
-    "INSERT INTO holdfast_leftover (tenant, ref, job_id, at, again_at)"
+    "INSERT INTO holdfast_orphaned_file (tenant, ref, job_id, at, again_at)"
     " SELECT :tenant, o.ref, substr(o.ref, -101, 36), :now, :now"
     " FROM (SELECT json_extract(:was, '$.\"$holdfast\".stored') AS ref) o WHERE o.ref IS NOT NULL"
     " ON CONFLICT DO NOTHING"
@@ -227,10 +174,7 @@ _decode = Record.decoder(PayloadRule, SqliteCodec())
 class SqlitePayloadRules(SqlitePart, PayloadRuleReads):
     @flow()
     def remove(self, kind: str, declared_by: str, actor: str, tenant: str) -> Steps[bool]:
-        yield from begin_write(actor)
-        rows = yield Statement(_DELETE, (tenant, kind, declared_by))
-        yield from end_write()
-        return bool(rows)
+        return bool((yield from write(actor, _DELETE, tenant=tenant, kind=kind, program=declared_by)))
 
     @flow()
     def declare(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Steps[int]:
@@ -294,23 +238,11 @@ class SqlitePayloadRules(SqlitePart, PayloadRuleReads):
 
 
 def _put(draft: RuleDraft, declared_by: str, actor: str, tenant: str, now: int) -> Statement:
-    return Statement(
-        _PUT,
-        {
-            "tenant": tenant,
-            "kind": draft.kind,
-            "declared_by": declared_by,
-            "signal_only": int(draft.signal_only),
-            "forbidden": json.dumps(draft.forbidden, ensure_ascii=False, separators=(",", ":")),
-            "classification": draft.classification,
-            "max_bytes": draft.max_bytes,
-            "max_result_bytes": draft.max_result_bytes,
-            "store": draft.store,
-            "replaceable": draft.replaceable,
-            "requires_approval": None if draft.requires_approval is None else canonical(draft.requires_approval),
-            "token_only": draft.token_only,
-            "at_most_once": draft.at_most_once,
-            "actor": actor,
-            "now": now,
-        },
-    )
+    written = {"tenant": tenant, "declared_by": declared_by, "set_by": actor, "created_at": now, "updated_at": now}
+    forbidden = json.dumps(draft.forbidden, ensure_ascii=False, separators=(",", ":"))
+    return Statement(_PUT, _stored(dataclasses.asdict(draft)) | {"forbidden": forbidden} | written)
+
+
+def _stored(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with documents as JSON."""
+    return {name: canonical(value) if isinstance(value, dict) else value for name, value in settings.items()}

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.options import document, parse_pairs
-from holdfast.cli.output import emit, heading, line, moment, print_document, print_fields, write
+from holdfast.cli.derived import derive
+from holdfast.cli.options import parse_pairs
+from holdfast.cli.output import counted, emit, heading, line, moment, print_document, print_fields, write
 from holdfast.cli.session import AnyTenant, NoTenant, load_app
 from holdfast.cli.tree import Commands
+from holdfast.engine.declared import inputs_of
 from holdfast.errors import InvalidSetting
-from holdfast.features.registry.model import EventType, Policies
+from holdfast.features.registry.model import EventType, Policies, RegisteredKind, UnregisteredName
 from holdfast.features.registry.operations import DeploymentPolicies, EventTypes, Kinds
 
 kind_commands = Commands("Manage the registry of kinds.")
 event_type_commands = Commands("Manage the registry of event types.")
 policy_commands = Commands("Set the policies of the deployment.")
 
-KindName = Annotated[str, typer.Argument(metavar="KIND", help="Name of the kind.")]
-TypeName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the event type: order.paid.")]
-Domain = Annotated[str | None, typer.Option("--domain", metavar="NAME", help="The domain that it belongs to.")]
-Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="What it is for.")]
 
-
-@kind_commands.add("list", "holdfast kinds list --domain billing")
-def list_kinds(
-    session: NoTenant,
-    domain: Annotated[str | None, typer.Option("--domain", metavar="NAME", help="Only kinds of this domain.")] = None,
-) -> None:
-    """List the registered kinds. Built-in kinds need no registration."""
-    with session.connect() as client:
-        kinds = Kinds(client).list(domain=domain)
+@derive(kind_commands, "list", NoTenant, Kinds.list, "holdfast kinds list --domain billing")
+def list_kinds(session: NoTenant, result: list[RegisteredKind]) -> None:
     session.print_list(
-        kinds,
+        result,
         {
             "kind": lambda kind: line(kind.name),
             "domain": lambda kind: line(kind.domain or ""),
@@ -46,22 +38,12 @@ def list_kinds(
     )
 
 
-@kind_commands.add("show", "holdfast kinds show mail.send")
-def show_kind(session: NoTenant, name: KindName) -> None:
-    """Show one registered kind."""
-    with session.connect() as client:
-        kind = Kinds(client).get(name)
+@derive(kind_commands, "show", NoTenant, Kinds.get, "holdfast kinds show mail.send")
+def show_kind(session: NoTenant, result: RegisteredKind) -> None:
     if session.as_json:
-        emit(kind)
-        return
-    write(kind.name)
-    print_fields(
-        [
-            ("domain", kind.domain),
-            ("description", kind.description),
-            ("set", f"{moment(kind.set_at)} by {kind.set_by}"),
-        ]
-    )
+        emit(result)
+    else:
+        _print(result)
 
 
 @kind_commands.add("register", "holdfast kinds register shop.jobs:app")
@@ -73,35 +55,26 @@ def register(
     with closing(load_app(app, session.url)) as declared, session.connect() as client:
         kinds = {name: kind.registered for name, kind in declared._kinds.items()}
         changed = Kinds(client, lambda: kinds).register()
-    session.answer({"kinds": len(kinds), "changed": changed}, f"{len(kinds)} kinds are registered, {changed} changed.")
+    session.answer(
+        {"kinds": len(kinds), "changed": changed}, f"Registered {counted(len(kinds), 'kind')}, {changed:,} changed."
+    )
 
 
-@kind_commands.add("add", "holdfast kinds add mail.send --domain marketing --description 'Send one message.'")
-def add_kind(session: NoTenant, name: KindName, domain: Domain = None, description: Description = None) -> None:
-    """Register one kind, or replace its description and domain."""
-    with session.connect() as client:
-        added = Kinds(client).set(name, description, domain=domain)
-    session.answer(added, f"Kind {name} is registered.")
+@derive(
+    kind_commands,
+    "set",
+    NoTenant,
+    Kinds.set,
+    "holdfast kinds set mail.send --domain marketing --description 'Send one message.'",
+)
+def set_kind(session: NoTenant, result: RegisteredKind) -> None:
+    session.answer(result, f"Kind {result.name} is registered.")
 
 
-@kind_commands.add("remove", "holdfast kinds remove mail.send")
-def remove_kind(session: NoTenant, name: KindName) -> None:
-    """Remove a kind from the registry. Its jobs stay."""
-    with session.connect() as client:
-        Kinds(client).remove(name)
-    session.answer({"name": name, "removed": True}, "Removed.")
-
-
-@event_type_commands.add("list", "holdfast event-types list --domain billing")
-def list_event_types(
-    session: NoTenant,
-    domain: Annotated[str | None, typer.Option("--domain", metavar="NAME", help="Only types of this domain.")] = None,
-) -> None:
-    """List the registered event types."""
-    with session.connect() as client:
-        types = EventTypes(client).list(domain=domain)
+@derive(event_type_commands, "list", NoTenant, EventTypes.list, "holdfast event-types list --domain billing")
+def list_event_types(session: NoTenant, result: list[EventType]) -> None:
     session.print_list(
-        types,
+        result,
         {
             "event type": lambda event_type: line(event_type.name),
             "domain": lambda event_type: line(event_type.domain or ""),
@@ -113,50 +86,47 @@ def list_event_types(
     )
 
 
-@event_type_commands.add("show", "holdfast event-types show order.paid")
-def show_event_type(session: NoTenant, name: TypeName) -> None:
-    """Show one registered event type with its schema."""
-    with session.connect() as client:
-        event_type = EventTypes(client).get(name)
-    _print_type(event_type, session.as_json)
+@derive(event_type_commands, "show", NoTenant, EventTypes.get, "holdfast event-types show order.paid")
+def show_event_type(session: NoTenant, result: EventType) -> None:
+    if session.as_json:
+        emit(result)
+        return
+    _print(result)
+    if result.schema is not None:
+        print_document("Schema", result.schema)
 
 
-@event_type_commands.add(
-    "add",
-    "holdfast event-types add order.paid --domain billing",
-    "holdfast event-types add order.paid --data-schema @order.json",
+@derive(
+    event_type_commands,
+    "set",
+    NoTenant,
+    EventTypes.set,
+    "holdfast event-types set order.paid --domain billing",
+    "holdfast event-types set order.paid --data-schema @order.json",
 )
-def add_event_type(
-    session: NoTenant,
-    name: TypeName,
-    domain: Domain = None,
-    data_schema: Annotated[
-        str | None,
-        typer.Option("--data-schema", metavar="JSON", help="JSON Schema of its data: JSON, @file or -."),
-    ] = None,
-    description: Description = None,
-) -> None:
-    """Register an event type, or replace it."""
-    json_schema: Any = None if data_schema is None else document(data_schema)
-    with session.connect() as client:
-        added = EventTypes(client).set(name, domain=domain, schema=json_schema, description=description)
-    session.answer(added, f"Event type {name} is registered.")
+def set_event_type(session: NoTenant, result: EventType) -> None:
+    session.answer(result, f"Event type {result.name} is registered.")
 
 
-@event_type_commands.add("remove", "holdfast event-types remove order.paid")
-def remove_event_type(session: NoTenant, name: TypeName) -> None:
-    """Remove an event type from the registry. Events that were sent stay."""
-    with session.connect() as client:
-        EventTypes(client).remove(name)
+@derive(kind_commands, "remove", NoTenant, Kinds.remove, "holdfast kinds remove mail.send")
+@derive(event_type_commands, "remove", NoTenant, EventTypes.remove, "holdfast event-types remove order.paid")
+def print_removed(session: NoTenant, result: None, name: str) -> None:
     session.answer({"name": name, "removed": True}, "Removed.")
 
 
-@policy_commands.add("show", "holdfast policies show")
-def show_policies(session: NoTenant) -> None:
-    """Show the policies of the deployment."""
-    with session.connect() as client:
-        policies = DeploymentPolicies(client).get()
-    _print_policies(policies, session.as_json)
+@derive(policy_commands, "show", NoTenant, DeploymentPolicies.get, "holdfast policies show")
+def show_policies(session: NoTenant, result: Policies) -> None:
+    if session.as_json:
+        emit(result)
+        return
+    heading("Policies")
+    print_fields([(name, _shown(getattr(result, name))) for name in Policies.__dataclass_fields__])
+
+
+_POLICIES = "; ".join(
+    f"{', '.join(each.name for each in alike)}: {values}"
+    for values, alike in groupby(inputs_of(DeploymentPolicies.set.program), lambda each: each.help.metavar)
+)
 
 
 @policy_commands.add(
@@ -167,15 +137,7 @@ def show_policies(session: NoTenant) -> None:
 )
 def set_policies(
     session: NoTenant,
-    policies: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME=VALUE...",
-            help="unknown_kinds, unknown_agents, unknown_event_types: accept, warn or refuse; empty_executors: everyone"
-            " or nobody; tenant_required, pending_includes_running: true or false; key_required, executor_required,"
-            " agent_required: *, or tenants and kinds (tenant:acme,kind:pay), or nothing.",
-        ),
-    ],
+    policies: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help=f"{_POLICIES}.")],
 ) -> None:
     """Change policies. They apply to what is enqueued, sent or claimed from now on."""
     booleans = {"true": True, "false": False}
@@ -187,17 +149,19 @@ def set_policies(
     if not changes:
         raise InvalidSetting("name a policy and its value: unknown_kinds=refuse", code="invalid_policy")
     with session.connect() as client:
-        result = DeploymentPolicies(client).set(**changes)
-    _print_policies(result, session.as_json)
+        show_policies(session, DeploymentPolicies(client).set(**changes))
 
 
-@policy_commands.add("unregistered", "holdfast policies unregistered --all-tenants")
-def unregistered(session: AnyTenant) -> None:
-    """List kinds, agents and event types that were accepted with a warning."""
-    with session.connect() as client:
-        names = DeploymentPolicies(client).unregistered()
+@derive(
+    policy_commands,
+    "unregistered",
+    AnyTenant,
+    DeploymentPolicies.unregistered,
+    "holdfast policies unregistered --all-tenants",
+)
+def unregistered(session: AnyTenant, result: list[UnregisteredName]) -> None:
     session.print_list(
-        names,
+        result,
         {
             "registry": lambda entry: entry.registry,
             "name": lambda entry: line(entry.name),
@@ -208,29 +172,15 @@ def unregistered(session: AnyTenant) -> None:
     )
 
 
-def _print_type(event_type: EventType, as_json: bool) -> None:
-    if as_json:
-        emit(event_type)
-        return
-    write(event_type.name)
+def _print(entry: RegisteredKind | EventType) -> None:
+    write(entry.name)
     print_fields(
         [
-            ("domain", event_type.domain),
-            ("description", event_type.description),
-            ("set", f"{moment(event_type.set_at)} by {event_type.set_by}"),
+            ("domain", entry.domain),
+            ("description", entry.description),
+            ("set", f"{moment(entry.set_at)} by {entry.set_by}"),
         ]
     )
-    if event_type.schema is not None:
-        print_document("Schema", event_type.schema)
-
-
-def _print_policies(policies: Policies, as_json: bool) -> None:
-    if as_json:
-        emit(policies)
-        return
-    heading("Policies")
-    values = {name: getattr(policies, name) for name in Policies.__dataclass_fields__}
-    print_fields([(name, _shown(value)) for name, value in values.items()])
 
 
 def _shown(value: Any) -> str:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, TypedDict, get_args
+from typing import Annotated, Any, Final, Literal, TypedDict, get_args, get_type_hints
 
+from holdfast.engine.declared import Help
 from holdfast.engine.hints import check_options
 from holdfast.engine.job import JobSpec
 from holdfast.engine.names import check_name
@@ -65,15 +66,7 @@ class UnregisteredName:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The policies of a deployment.
-
-    ``unknown_kinds``, ``unknown_agents`` and ``unknown_event_types`` apply to unregistered names: ``accept``, ``warn``
-    or ``refuse``. ``empty_executors`` is who may run jobs while no executor is listed: ``everyone`` or ``nobody``. With
-    ``tenant_required``, jobs of the tenant ``default`` are refused, because it means that no tenant was given. With
-    ``pending_includes_running``, running jobs count against a tenant's ``max_pending``. ``key_required``,
-    ``executor_required`` and ``agent_required`` list the tenants and kinds whose jobs are refused without that fact:
-    ``*``, ``tenant:acme``, ``kind:pay``.
-    """
+    """The policies of a deployment; ``PolicyOptions`` explains each."""
 
     unknown_kinds: Unknown = "accept"
     unknown_agents: Unknown = "accept"
@@ -86,18 +79,29 @@ class Policies:
     agent_required: tuple[str, ...] = ()
 
 
+_UNKNOWN: Final = "accept, warn or refuse"
+_SWITCH: Final = "true or false"
+_SCOPES: Final = "*, or tenants and kinds (tenant:acme,kind:pay), or nothing"
+_BOUNDS: Final[dict[str, Any]] = {"longest": 200, "most": 1_000, "example": ["tenant:acme", "kind:pay"]}
+
+
 class PolicyOptions(TypedDict, total=False):
     """The policies to change; omitted ones do not change."""
 
-    unknown_kinds: Unknown
-    unknown_agents: Unknown
-    unknown_event_types: Unknown
-    empty_executors: Empty
-    tenant_required: bool
-    pending_includes_running: bool
-    key_required: Sequence[str]
-    executor_required: Sequence[str]
-    agent_required: Sequence[str]
+    unknown_kinds: Annotated[Unknown, Help("Jobs of kinds that are not registered.", _UNKNOWN)]
+    unknown_agents: Annotated[Unknown, Help("Jobs of agents that are not registered.", _UNKNOWN)]
+    unknown_event_types: Annotated[Unknown, Help("Events of types that are not registered.", _UNKNOWN)]
+    empty_executors: Annotated[Empty, Help("Who may run jobs while no executor is listed.", "everyone or nobody")]
+    tenant_required: Annotated[
+        bool, Help("Refuse jobs of the tenant `default`: it means that no tenant was given.", _SWITCH)
+    ]
+    pending_includes_running: Annotated[bool, Help("Count running jobs against a tenant's `max_pending`.", _SWITCH)]
+    key_required: Annotated[Sequence[str], Help("Jobs that need an idempotency key.", _SCOPES, **_BOUNDS)]
+    executor_required: Annotated[Sequence[str], Help("Jobs that need an executor.", _SCOPES, **_BOUNDS)]
+    agent_required: Annotated[Sequence[str], Help("Jobs that need an agent.", _SCOPES, **_BOUNDS)]
+
+
+_HINTS: Final = get_type_hints(PolicyOptions)
 
 
 _REQUIRED: Final = {"key_required": "key", "executor_required": "executor", "agent_required": "agent"}
@@ -140,19 +144,15 @@ def _scopes(name: str, given: object) -> tuple[str, ...]:
 def check_policies(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check the options and return them."""
     check_options(options, PolicyOptions.__annotations__)
-    checked = {name: _scopes(name, value) if name in _REQUIRED else value for name, value in options.items()}
-    for name, value in checked.items():
-        if name in _REQUIRED:
-            continue
-        allowed = {
-            "empty_executors": get_args(Empty),
-            "tenant_required": (True, False),
-            "pending_includes_running": (True, False),
-        }.get(name, get_args(Unknown))
-        if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
-            shown = ", ".join(str(choice).lower() if isinstance(choice, bool) else choice for choice in allowed)
-            raise InvalidSetting(f"{name} must be one of {shown}, not {value!r}", code="invalid_policy")
-    return checked
+    return {name: (_scopes if name in _REQUIRED else _choice)(name, value) for name, value in options.items()}
+
+
+def _choice(name: str, value: object) -> object:
+    allowed = (True, False) if _HINTS[name] is bool else get_args(_HINTS[name])
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
+        shown = ", ".join(str(choice).lower() if isinstance(choice, bool) else choice for choice in allowed)
+        raise InvalidSetting(f"{name} must be one of {shown}, not {value!r}", code="invalid_policy")
+    return value
 
 
 @dataclass(frozen=True, slots=True)

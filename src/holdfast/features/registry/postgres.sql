@@ -14,7 +14,7 @@ begin
     if p_policy = 'refuse' then
         raise exception '% % is not registered', p_registry, p_name
             using errcode = case p_registry when 'kind' then 'ZH068' else 'ZH069' end,
-                  hint = case p_registry when 'kind' then 'Register it: register_kinds(…).' else 'Register it: register_agent(…).' end;
+                  hint = case p_registry when 'kind' then 'Register it: register_kinds(…).' else 'Register it: set_agent(…).' end;
     end if;
     if exists (select from unregistered_name u where u.tenant = p_tenant and u.registry = p_registry and u.name = p_name)
        or (select count(*) from (select from unregistered_name u where u.tenant = p_tenant and u.registry = p_registry limit 1000) k) >= 1000 then
@@ -112,9 +112,7 @@ end $$;
 -- Register kinds: [{"name": …, "description": …, "domain": …}]. Returns how many are new or have changed.
 create or replace function register_kinds(kinds jsonb, actor text default null) returns integer
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_count integer;
+declare v_count integer;
 begin
     perform enter('*', nullif(register_kinds.actor, ''));
     if jsonb_typeof(register_kinds.kinds) is distinct from 'array' then
@@ -135,7 +133,6 @@ end $$;
 -- Remove a kind from the registry. Returns false if it was not registered.
 create or replace function remove_kind(name text, actor text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 begin
     perform enter('*', nullif(remove_kind.actor, ''));
     delete from registered_kind k where k.name = remove_kind.name;
@@ -144,10 +141,8 @@ end $$;
 
 -- Register an event type or replace its definition, and return its row.
 create or replace function set_event_type(name text, domain text default null, schema jsonb default null, description text default null,
-                                          actor text default null)
-returns setof registered_event
+                                          actor text default null) returns setof registered_event
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 begin
     perform enter('*', nullif(set_event_type.actor, ''));
     if jsonb_typeof(set_event_type.schema) <> 'object' then
@@ -166,7 +161,6 @@ end $$;
 -- Remove an event type from the registry. Returns false if it was not registered.
 create or replace function remove_event_type(name text, actor text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 begin
     perform enter('*', nullif(remove_event_type.actor, ''));
     delete from registered_event t where t.name = remove_event_type.name;
@@ -178,8 +172,7 @@ create or replace function required_scopes(p_required text[], p_fact text) retur
 return (select coalesce(jsonb_agg(substr(r, length(p_fact) + 2) order by r collate "C"), '[]') from unnest(p_required) r where starts_with(r, p_fact || ' '));
 
 -- Return the policies of the deployment as JSON.
-create or replace function policies() returns jsonb
-language plpgsql stable security definer set search_path from current as $$
+create or replace function policies() returns jsonb language plpgsql stable security definer set search_path from current as $$
 begin
     return (select jsonb_build_object('unknown_kinds', d.unknown_kinds, 'unknown_agents', d.unknown_agents,
                                       'unknown_event_types', d.unknown_events,
@@ -194,7 +187,6 @@ end $$;
 -- Set the policies that `what` contains; the others do not change. Returns all policies.
 create or replace function set_policies(what jsonb, actor text default null) returns jsonb
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
-#variable_conflict use_column
 declare
     v_was jsonb := policies();
     v_now jsonb := v_was || set_policies.what;

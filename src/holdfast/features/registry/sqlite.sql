@@ -1,6 +1,5 @@
 -- Jobs whose kind or agent is not registered, where the deployment does not accept that. Built-in kinds need no registration;
 -- retries and notices of approvals were accepted with the job that they belong to.
-DROP VIEW IF EXISTS holdfast_unregistered_job;
 CREATE VIEW holdfast_unregistered_job AS
 SELECT j.n, j.tenant, 'kind' AS registry, j.kind AS name FROM holdfast_job j
  WHERE (SELECT unknown_kinds FROM holdfast_dispatch WHERE id = 1) <> 'accept' AND j.retry_of IS NULL
@@ -15,7 +14,6 @@ SELECT j.n, j.tenant, 'agent', j.agent FROM holdfast_job j
    AND NOT EXISTS (SELECT 1 FROM holdfast_agent a WHERE a.tenant = j.tenant AND a.id = j.agent);
 
 -- Jobs that lack a fact that the policies require.
-DROP VIEW IF EXISTS holdfast_lacking_job;
 CREATE VIEW holdfast_lacking_job AS
 SELECT j.n, f.value AS fact FROM holdfast_dispatch d, holdfast_job j, json_each('["key", "executor", "agent"]') f
  WHERE d.id = 1 AND d.required <> '[]' AND j.retry_of IS NULL
@@ -29,8 +27,7 @@ SELECT j.n, f.value AS fact FROM holdfast_dispatch d, holdfast_job j, json_each(
 
 -- A hand-written event: where the deployment refuses unregistered types, its type must be registered and the keys that its
 -- schema requires must be present. `send_event` checks the whole schema before the insert.
-DROP TRIGGER IF EXISTS holdfast_judge_event_type;
-CREATE TRIGGER holdfast_judge_event_type BEFORE INSERT ON holdfast_app_event
+CREATE TRIGGER holdfast_guard_event_type BEFORE INSERT ON holdfast_app_event
 WHEN (SELECT unknown_events FROM holdfast_dispatch WHERE id = 1) = 'refuse'
      AND NEW.name NOT LIKE 'job.%' AND NEW.name <> 'schedule.missed' AND NEW.name <> 'endpoint.disabled'
 BEGIN

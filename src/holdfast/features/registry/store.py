@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.registry.model import (
@@ -20,82 +20,48 @@ from holdfast.features.registry.model import (
     scopes_of,
 )
 from holdfast.stores.codecs import Record
-from holdfast.stores.flow import Flow, Statement, Steps, flow
+from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import SqlitePart, begin_write, end_write, note_action
-from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.base import SqlitePart, begin_write, end_write, note_action, upsert, write
 
 NO_DOMAINS: Mapping[str, str | None] = MappingProxyType({})
-
-
-class KindStore(Protocol):
-    def register(
-        self, kinds: Mapping[str, str | None], actor: str, domains: Mapping[str, str | None] = NO_DOMAINS
-    ) -> Flow[int]:
-        """Register kinds with their descriptions and domains. Returns how many are new or have changed."""
-        ...
-
-    def remove(self, name: str, actor: str) -> Flow[bool]: ...
-    def get(self, name: str, tenant: str) -> Flow[RegisteredKind | None]: ...
-
-    def unregistered(self, tenant: str) -> Flow[list[UnregisteredName]]:
-        """Names of every registry that were accepted with a warning."""
-        ...
-
-    def list(self, tenant: str, domain: str | None = None) -> Flow[list[RegisteredKind]]: ...
-
-
-class EventTypeStore(Protocol):
-    def set(self, draft: EventTypeDraft, actor: str) -> Flow[EventType]: ...
-    def remove(self, name: str, actor: str) -> Flow[bool]: ...
-    def get(self, name: str, tenant: str) -> Flow[EventType | None]: ...
-    def list(self, domain: str | None, tenant: str) -> Flow[list[EventType]]: ...
-
-
-class PolicyStore(Protocol):
-    def get(self) -> Flow[Policies]: ...
-    def set(self, changes: Mapping[str, Any], actor: str) -> Flow[Policies]: ...
 
 
 class KindReads(Reader):
     @flow(writes=False)
     def get(self, name: str, tenant: str) -> Steps[RegisteredKind | None]:
         text = f"select {Record.columns(RegisteredKind)} from {{registered_kind}} where name = :name"
-        rows = yield from self._query(tenant, text, name=name)
-        return Record.decoder(RegisteredKind, self.dialect.codec)(rows[0]) if rows else None
+        return (yield from self._record(RegisteredKind, tenant, text, name=name))
 
     @flow(writes=False)
     def unregistered(self, tenant: str) -> Steps[list[UnregisteredName]]:
+        """Names of every registry that were accepted with a warning."""
         text = (
             f"select {Record.columns(UnregisteredName, 'u.')} from {{unregistered_name}} u"
             f" where {within(tenant, 'u.tenant')} order by u.registry, u.name, u.tenant limit 1000"
         )
-        decode = Record.decoder(UnregisteredName, self.dialect.codec)
-        return [decode(row) for row in (yield from self._query(tenant, text))]
+        return (yield from self._records(UnregisteredName, tenant, text))
 
     @flow(writes=False)
     def list(self, tenant: str, domain: str | None = None) -> Steps[list[RegisteredKind]]:
         only = "" if domain is None else " where domain = :domain"
         text = f"select {Record.columns(RegisteredKind)} from {{registered_kind}}{only} order by name"
-        decode = Record.decoder(RegisteredKind, self.dialect.codec)
-        return [decode(row) for row in (yield from self._query(tenant, text, domain=domain))]
+        return (yield from self._records(RegisteredKind, tenant, text, domain=domain))
 
 
 class EventTypeReads(Reader):
     @flow(writes=False)
     def get(self, name: str, tenant: str) -> Steps[EventType | None]:
         text = f"select {Record.columns(EventType)} from {{registered_event}} where name = :name"
-        rows = yield from self._query(tenant, text, name=name)
-        return Record.decoder(EventType, self.dialect.codec)(rows[0]) if rows else None
+        return (yield from self._record(EventType, tenant, text, name=name))
 
     @flow(writes=False)
     def list(self, domain: str | None, tenant: str) -> Steps[list[EventType]]:
         only = "" if domain is None else " where domain = :domain"
         text = f"select {Record.columns(EventType)} from {{registered_event}}{only} order by name"
-        decode = Record.decoder(EventType, self.dialect.codec)
-        return [decode(row) for row in (yield from self._query(tenant, text, domain=domain))]
+        return (yield from self._records(EventType, tenant, text, domain=domain))
 
 
 class PostgresKinds(Calls, KindReads):
@@ -103,29 +69,26 @@ class PostgresKinds(Calls, KindReads):
     def register(
         self, kinds: Mapping[str, str | None], actor: str, domains: Mapping[str, str | None] = NO_DOMAINS
     ) -> Steps[int]:
+        """Register kinds with their descriptions and domains. Returns how many are new or have changed."""
         entries = json.dumps(
             [{"name": name, "description": about, "domain": domains.get(name)} for name, about in kinds.items()]
         )
-        rows = yield self._call("register_kinds", "%s::jsonb, %s", entries, actor)
-        return int(rows[0][0])
+        return (yield from self._number("register_kinds", "%s::jsonb, %s", entries, actor))
 
     @flow(single=True)
     def remove(self, name: str, actor: str) -> Steps[bool]:
-        rows = yield self._call("remove_kind", "%s, %s", name, actor)
-        return bool(rows[0][0])
+        return (yield from self._flag("remove_kind", "%s, %s", name, actor))
 
 
 class PostgresEventTypes(Calls, EventTypeReads):
     @flow(single=True)
     def set(self, draft: EventTypeDraft, actor: str) -> Steps[EventType]:
-        text = f"select {Record.columns(EventType)} from {self.dialect.schema}set_event_type(%s, %s, %s::jsonb, %s, %s)"
-        rows = yield Statement(text, (draft.name, draft.domain, draft.schema, draft.description, actor))
-        return Record.decoder(EventType, self.dialect.codec)(rows[0])
+        params = (draft.name, draft.domain, draft.schema, draft.description, actor)
+        return (yield from self._call_as(EventType, "set_event_type", "%s, %s, %s::jsonb, %s, %s", *params))[0]
 
     @flow(single=True)
     def remove(self, name: str, actor: str) -> Steps[bool]:
-        rows = yield self._call("remove_event_type", "%s, %s", name, actor)
-        return bool(rows[0][0])
+        return (yield from self._flag("remove_event_type", "%s, %s", name, actor))
 
 
 class PostgresPolicies(Calls):
@@ -145,13 +108,7 @@ def _decoded(values: Mapping[str, Any]) -> Policies:
     return Policies(**decoded)
 
 
-_REGISTER = (
-    "INSERT INTO holdfast_registered_kind (name, description, set_by, set_at, domain)"
-    " VALUES (:name, :about, :actor, :now, :domain)"
-    " ON CONFLICT (name) DO UPDATE SET description = excluded.description, set_by = excluded.set_by,"
-    " set_at = excluded.set_at, domain = excluded.domain"
-    " WHERE (description, domain) IS NOT (excluded.description, excluded.domain) RETURNING 1"
-)
+_REGISTER = upsert("holdfast_registered_kind", RegisteredKind, keep="name", compare="description domain")
 _FORGET_UNREGISTERED = "DELETE FROM holdfast_unregistered_name WHERE registry = ? AND name = ?"
 
 
@@ -163,46 +120,36 @@ class SqliteKinds(SqlitePart, KindReads):
         now = yield from begin_write(actor)
         changed = 0
         for name, about in kinds.items():
-            entry = {"name": name, "about": about, "actor": actor, "now": now, "domain": domains.get(name)}
-            changed += len((yield Statement(_REGISTER, entry)))
+            entry = {"name": name, "description": about, "set_by": actor, "set_at": now, "domain": domains.get(name)}
+            changed += len((yield Statement(f"{_REGISTER} RETURNING 1", entry)))
             yield Statement(_FORGET_UNREGISTERED, ("kind", name))
         yield from end_write()
         return changed
 
     @flow()
     def remove(self, name: str, actor: str) -> Steps[bool]:
-        yield from begin_write(actor)
-        rows = yield Statement("DELETE FROM holdfast_registered_kind WHERE name = ? RETURNING 1", (name,))
-        yield from end_write()
-        return bool(rows)
+        text = "DELETE FROM holdfast_registered_kind WHERE name = :name RETURNING 1"
+        return bool((yield from write(actor, text, name=name)))
 
 
-_SET = (
-    "INSERT INTO holdfast_registered_event (name, domain, schema, description, set_by, set_at) VALUES (?, ?, ?, ?, ?,"
-    " ?) ON CONFLICT (name) DO UPDATE SET domain = excluded.domain, schema = excluded.schema,"
-    " description = excluded.description, set_by = excluded.set_by, set_at = excluded.set_at"
-    " WHERE (domain, schema, description) IS NOT (excluded.domain, excluded.schema, excluded.description)"
-)
+_SET = upsert("holdfast_registered_event", EventType, keep="name", compare="domain schema description")
+_ONE = f"SELECT {Record.columns(EventType)} FROM holdfast_registered_event WHERE name = ?"
 
 
 class SqliteEventTypes(SqlitePart, EventTypeReads):
     @flow()
     def set(self, draft: EventTypeDraft, actor: str) -> Steps[EventType]:
         now = yield from begin_write(actor)
-        yield Statement(_SET, (draft.name, draft.domain, draft.schema, draft.description, actor, now))
+        yield Statement(_SET, dataclasses.asdict(draft) | {"set_by": actor, "set_at": now})
         yield Statement(_FORGET_UNREGISTERED, ("event type", draft.name))
-        rows = yield Statement(
-            f"SELECT {Record.columns(EventType)} FROM holdfast_registered_event WHERE name = ?", (draft.name,)
-        )
+        (event_type,) = yield from self._rows_as(EventType, Statement(_ONE, (draft.name,)))
         yield from end_write()
-        return Record.decoder(EventType, SqliteCodec())(rows[0])
+        return event_type
 
     @flow()
     def remove(self, name: str, actor: str) -> Steps[bool]:
-        yield from begin_write(actor)
-        rows = yield Statement("DELETE FROM holdfast_registered_event WHERE name = ? RETURNING 1", (name,))
-        yield from end_write()
-        return bool(rows)
+        text = "DELETE FROM holdfast_registered_event WHERE name = :name RETURNING 1"
+        return bool((yield from write(actor, text, name=name)))
 
 
 _POLICIES = Statement(

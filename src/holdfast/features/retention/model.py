@@ -9,18 +9,20 @@ they still need a decision: only a policy that names them removes them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, TypedDict, get_args
 
-from holdfast.engine.names import check_name
+from holdfast.engine.declared import Help
+from holdfast.engine.names import NamedKind, check_name
 from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
 
 ANY: Final = "*"
-ENDS: Final = ("succeeded", "failed", "cancelled", "dead_letter")
+End = Literal["succeeded", "failed", "cancelled", "dead_letter"]
+ENDS: Final = get_args(End)
 """The states that a policy can name; ``*`` means the first three."""
 
 Pass = Literal["clean", "purge", "prune", "delete", "idle"]
@@ -45,6 +47,23 @@ class Retention:
     updated_at: datetime
 
 
+class RetentionTarget(TypedDict, total=False):
+    """The jobs of a policy."""
+
+    kind: Annotated[str | NamedKind | None, Help("Only jobs of this kind.", "NAME")]
+    state: Annotated[End | None, Help("Only jobs that ended in this state; default: all but dead letters.", "STATE")]
+
+
+class RetentionOptions(RetentionTarget, total=False):
+    """The jobs of a policy, and how long they are kept after their end."""
+
+    clean_after: Annotated[
+        Duration | None, Help("Remove payload, result, checkpoint and logs; tombstone and ledger stay.", "SPAN")
+    ]
+    purge_after: Annotated[Duration | None, Help("Remove the job together with its ledger.", "SPAN")]
+    archive: Annotated[bool, Help("Keep jobs until they are archived.")]
+
+
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
     """A complete, checked policy that is about to be stored."""
@@ -59,7 +78,7 @@ class RetentionRule:
     @classmethod
     def of(
         cls,
-        kind: str | None = None,
+        kind: str | NamedKind | None = None,
         state: str | None = None,
         clean_after: Duration | None = None,
         purge_after: Duration | None = None,
@@ -123,22 +142,6 @@ def check_state(state: str | None) -> str:
     return state
 
 
-def policy_for(policies: Iterable[Retention], tenant: str, kind: str, state: str) -> Retention | None:
-    """The policy that applies: of those that match, one that names the tenant wins, then the kind, then the state."""
-    matching = [policy for policy in policies if _matches(policy, tenant, kind, state)]
-    return min(
-        matching, key=lambda policy: (policy.tenant == ANY, policy.kind == ANY, policy.state == ANY), default=None
-    )
-
-
-def _matches(policy: Retention, tenant: str, kind: str, state: str) -> bool:
-    return (
-        policy.tenant in (ANY, tenant)
-        and policy.kind in (ANY, kind)
-        and (policy.state == state or (policy.state == ANY and state != "dead_letter"))
-    )
-
-
 By = Literal["day", "kind", "tenant"]
 GROUPS: Final[tuple[By, ...]] = ("tenant", "kind", "day")
 MILLION: Final = 1_000_000
@@ -186,20 +189,22 @@ def check_groups(by: object) -> tuple[By, ...]:
 
 
 def check_day(value: object, today: datetime) -> date | None:
-    """Check a day: a date, a time (its day in UTC), text such as ``2027-01-31``, or a number of days before today."""
+    """Check a day: a date, a time (its day in UTC), text such as ``2027-01-31``, or a number of days before today, as
+    text also ``30d``."""
     if value is None:
         return None
     if isinstance(value, datetime):
         return instant(value, "the day").date()
     if isinstance(value, date):
         return value
+    if isinstance(value, str):
+        if (days := value.removesuffix("d")).isdecimal() and len(days) < 6:
+            value = int(days)
+        else:
+            with suppress(ValueError):
+                return instant(at, "the day").date() if (at := datetime.fromisoformat(value)).tzinfo else at.date()
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 36_600:
         return (today - timedelta(days=value)).date()
-    if isinstance(value, str):
-        try:
-            return date.fromisoformat(value)
-        except ValueError:
-            pass
     raise InvalidSetting(f"{value!r} is not a day", code="invalid_usage", fix="For example 2027-01-31.")
 
 

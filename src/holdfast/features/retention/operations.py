@@ -6,10 +6,12 @@ import dataclasses
 import itertools
 from collections.abc import Collection
 from datetime import date, datetime
+from typing import Annotated, Unpack
 
+from holdfast.engine.declared import Help, http, local_only
+from holdfast.engine.hints import check_options
 from holdfast.engine.names import NamedKind, kind_name, page_size
 from holdfast.engine.operation import Program, awaited, operation
-from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.retention.model import (
     ANY,
@@ -17,7 +19,9 @@ from holdfast.features.retention.model import (
     OrphanedFile,
     Preview,
     Retention,
+    RetentionOptions,
     RetentionRule,
+    RetentionTarget,
     Usage,
     check_day,
     check_groups,
@@ -27,12 +31,14 @@ from holdfast.stores.artifacts import Artifacts
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.stores.port import Caller
-from holdfast.worker.archiving import archive_due
-from holdfast.worker.maintenance import delete_all_orphans, release
+from holdfast.worker.maintenance import release
+from holdfast.worker.retention import archive_due, delete_all_orphans
 
 _Policies = list[Retention]  # inside the class, `list` is an operation
 _Previews = list[Preview]
 _Usages = list[Usage]
+
+Tenant = Annotated[str | None, Help("The tenant of the jobs, '*' for every tenant.", http=False, cli=False)]
 
 
 class RetentionPolicies(StoreNamespace):
@@ -45,35 +51,29 @@ class RetentionPolicies(StoreNamespace):
         self._declared: dict[str, RetentionRule] = {}
 
     @operation
-    def set(
-        self,
-        *,
-        kind: str | NamedKind | None = None,
-        state: str | None = None,
-        clean_after: Duration | None = None,
-        purge_after: Duration | None = None,
-        archive: bool = False,
-        tenant: str | None = None,
-    ) -> Program[Retention]:
-        """Set a policy for a ``kind``, a ``state``, or all jobs:
-        ``app.retention.set(clean_after="30d", purge_after="365d")``.
+    @http("PUT /retention", "admin", tenant="one", name="set_retention")
+    def set(self, *, tenant: Tenant = None, **policy: Unpack[RetentionOptions]) -> Program[Retention]:
+        """Set how long jobs of a kind, jobs of a state, or all jobs are kept after their end. Replaces the policy of
+        the same jobs. Only the most specific policy applies: by tenant, then kind, then state.
 
-        Cleaning removes payload, result, checkpoints, steps and logs of a job; its tombstone and its ledger stay until
-        it is purged. Only the most specific policy applies: by tenant, then kind, then state. A policy without an age
-        keeps jobs that a wider one would remove. Dead letters are removed only by a policy for ``"dead_letter"``. With
+        ``app.retention.set(clean_after="30d", purge_after="365d")``. Cleaning removes payload, result, checkpoints,
+        steps and logs of a job; its tombstone and its ledger stay until it is purged. A policy without an age keeps
+        jobs that a wider one would remove. Dead letters are removed only by a policy for ``"dead_letter"``. With
         ``archive``, a job stays until it is in an archive (``app.archives``).
         """
-        rule = RetentionRule.of(kind_name(kind), state, clean_after, purge_after, archive)
+        check_options(policy, RetentionOptions.__annotations__)
+        rule = RetentionRule.of(**policy)
         return (yield from run(self._store.retention.set(rule, self._actor, tenant or self._tenant)))
 
     aset = awaited(set)
 
     @operation
-    def remove(
-        self, *, kind: str | NamedKind | None = None, state: str | None = None, tenant: str | None = None
-    ) -> Program[None]:
+    @http("DELETE /retention", "admin", tenant="one", name="remove_retention")
+    def remove(self, *, tenant: Tenant = None, **target: Unpack[RetentionTarget]) -> Program[None]:
         """Remove a policy. The next wider one applies; without one, jobs are kept for ever."""
-        name, end, scope = kind_name(kind) or ANY, check_state(state), tenant or self._tenant
+        check_options(target, RetentionTarget.__annotations__)
+        name, end = kind_name(target.get("kind")) or ANY, check_state(target.get("state"))
+        scope = tenant or self._tenant
         if not (yield from run(self._store.retention.remove(name, end, self._actor, scope))):
             raise NotFound(
                 f"no retention policy for kind {name}, state {end} in tenant {scope}", code="retention_not_found"
@@ -82,24 +82,35 @@ class RetentionPolicies(StoreNamespace):
     aremove = awaited(remove)
 
     @operation
-    def list(self, *, tenant: str | None = None) -> Program[_Policies]:
-        """Policies of the tenant and those of every tenant."""
+    @http("GET /retention", "read", name="list_retention")
+    def list(self, *, tenant: Tenant = None) -> Program[_Policies]:
+        """List the policies of the tenant and those of every tenant. For a job, the most specific one applies: by
+        tenant, then kind, then state."""
         return (yield from run(self._store.retention.list(tenant or self._tenant)))
 
     alist = awaited(list)
 
     @operation
-    def preview(self, *, tenant: str | None = None) -> Program[_Previews]:
-        """What each policy would remove now, counted up to a limit, and which consumer holds back a purge."""
+    @http("GET /retention/preview", "read", name="preview_retention")
+    def preview(self, *, tenant: Tenant = None) -> Program[_Previews]:
+        """Show what each policy would remove now, counted up to a limit, and which consumers delay a purge."""
         return (yield from run(self._store.retention.preview(tenant or self._tenant)))
 
     apreview = awaited(preview)
 
     @operation
-    def sweep(self, *, tenant: str | None = None, limit: int = 100_000) -> Program[dict[str, int]]:
-        """Apply the policies now in this process, without the pauses of workers. Returns how many jobs were cleaned and
-        purged, rows of bookkeeping pruned, and files deleted in the artifact store and on this host. Ends when nothing
-        is due, or after ``limit`` jobs."""
+    @local_only("it runs until nothing is due, and deletes files of this host")
+    def sweep(
+        self,
+        *,
+        tenant: Tenant = None,
+        limit: Annotated[int, Help("Stop after this many jobs.", low=1, high=100_000_000)] = 100_000,
+    ) -> Program[dict[str, int]]:
+        """Remove everything that is due now, without the pauses that workers take between batches.
+
+        Returns how many jobs were cleaned and purged, rows of bookkeeping pruned, and files deleted in the artifact
+        store and on this host. Ends when nothing is due, or after ``limit`` jobs.
+        """
         store, scope, most = self._store, tenant or self._tenant, page_size(limit)
         if self._artifacts is not None:  # jobs that have to be archived first would be held back
             yield from archive_due(store, self._artifacts, self._actor, scope, most)
@@ -123,11 +134,13 @@ class RetentionPolicies(StoreNamespace):
     asweep = awaited(sweep)
 
     @operation
-    def remove_orphans(self, *, tenant: str | None = None) -> Program[int]:
-        """Find orphaned files in the artifact store: files older than a week that belong to no job of this database, or
-        to a cleaned one. A program that dies between storing and enqueuing leaves them. They are recorded for deletion,
-        like the files of cleaned jobs. Returns how many are new. The artifact store must belong to this database
-        alone."""
+    @local_only("it reads the whole artifact store")
+    def remove_orphans(self, *, tenant: Tenant = None) -> Program[int]:
+        """Find orphaned files in the artifact store: older than a week, and of no job or a cleaned one. Workers, or a
+        sweep, delete them. Only this database may use the store.
+
+        A program that dies between storing and enqueuing leaves them. Returns how many are new.
+        """
         if self._artifacts is None:
             raise InvalidSetting(
                 "no artifact store is configured",
@@ -153,6 +166,7 @@ class RetentionPolicies(StoreNamespace):
 
 
 Day = date | datetime | str | int
+_DAY = "2027-01-31, or 30d for 30 days ago"
 
 
 class UsageReport(StoreNamespace):
@@ -160,21 +174,25 @@ class UsageReport(StoreNamespace):
     counting with all existing events; workers continue it."""
 
     @operation
+    @http("GET /usage", "read", by_hand=True)
     def list(
         self,
         *,
-        by: By | Collection[By] = ("kind", "day"),
-        since: Day | None = None,
-        until: Day | None = None,
-        kind: str | NamedKind | None = None,
-        tenant: str | None = None,
-        count: bool = True,
+        by: Annotated[By | Collection[By], Help("Group by tenant, kind, day.", cli=False)] = ("kind", "day"),
+        since: Annotated[Day | None, Help(f"First day (UTC): {_DAY}.", "DAY", wire=str | None)] = None,
+        until: Annotated[Day | None, Help("Last day, inclusive.", "DAY", wire=str | None)] = None,
+        kind: Annotated[str | NamedKind | None, Help("Only jobs of this kind.", "NAME")] = None,
+        tenant: Tenant = None,
+        count: Annotated[
+            bool, Help("Update the counts first, or show the stored ones.", option="--count/--no-count", http=False)
+        ] = True,
     ) -> Program[_Usages]:
-        """Usage by ``tenant``, ``kind``, ``day`` (UTC), several of them, or ``()`` for one sum:
-        ``app.usage.list(by="day", since=30)``.
+        """Show usage: jobs, attempts, run time, wait time and cost. Usage stays after jobs are purged.
 
-        ``since`` and ``until`` are days, both included, or a number of days back. It counts new events first;
-        ``count=False`` only reads the sums, for callers who may not write.
+        It is grouped by ``tenant``, ``kind``, ``day`` (UTC), several of them, or ``()`` for one sum:
+        ``app.usage.list(by="day", since=30)``. ``since`` and ``until`` are days, both included, or a number of days
+        back. It counts new events first; ``count=False`` only reads the sums, for callers who may not write. Over HTTP
+        it only reads: workers and ``count`` count.
         """
         groups = check_groups(by)
         now = yield from run(self._store.clock.now())
@@ -186,8 +204,9 @@ class UsageReport(StoreNamespace):
     alist = awaited(list)
 
     @operation
+    @http("POST /usage/count", "operate", result="counted", by_hand=True)
     def count(self) -> Program[int]:
-        """Count all events that are not counted yet. Returns their number."""
+        """Count all events that are not counted yet. Returns their number; over HTTP, as far as one request may."""
         return (yield from self._count())
 
     acount = awaited(count)

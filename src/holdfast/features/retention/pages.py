@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.features.retention.model import ANY, Usage
+from holdfast.app.internals import session_of
+from holdfast.features.retention.model import End, Usage
 from holdfast.features.tokens.model import Scope
 from holdfast.server.pages import action_route, choice_field, confirm, fields, page_route, redirect, text_field
 from holdfast.server.rendering import render, the_app
@@ -28,7 +29,7 @@ async def set_policy(request: Request) -> Response:
     form = await fields(request)
     await the_app(request).retention.aset(
         kind=text_field(form, "kind", 255),
-        state=choice_field(form, "state", STATES) or None,
+        state=cast(End | None, choice_field(form, "state", STATES) or None),
         clean_after=text_field(form, "clean_after", 30),
         purge_after=text_field(form, "purge_after", 30),
         archive=form.get("archive") == "yes",
@@ -38,7 +39,7 @@ async def set_policy(request: Request) -> Response:
 
 async def remove_policy(request: Request) -> Response:
     form = await fields(request)
-    kind, state = text_field(form, "kind", 255) or ANY, text_field(form, "state", 50) or ANY
+    kind, state = text_field(form, "kind", 255), cast(End | None, text_field(form, "state", 50))
     question = "Remove this policy? The next wider one applies; without one, jobs are kept for ever."
     if (confirmation := await confirm(request, question, back="/retention")) is not None:
         return confirmation
@@ -52,7 +53,7 @@ async def usage(request: Request) -> Response:
     days = int(choice_field(params, "days", DAYS))
     daily = await app.usage.alist(by="day", since=days, count=False)
     kinds = await app.usage.alist(by="kind", since=days, count=False)
-    now = await app._session.arun(app._session.store.clock.now())
+    now = await session_of(app).arun(session_of(app).store.clock.now())
     by_date = {row.day: row for row in daily}
     dates = [_midnight(now) - timedelta(days=n) for n in range(days, -1, -1)]
     rows = [(at, by_date.get(at.date(), NOTHING)) for at in dates]

@@ -1,90 +1,5 @@
--- What may be deleted, and when: the exceptions in the guards that only retention may use.
-
--- An artifact row may be deleted if its job is cleaned or gone.
-create or replace function judge_artifact_delete() returns trigger language plpgsql set search_path from current as $$
-begin
-    if exists (select from job_state s join gone g on s.id = g.job_id where s.state <> 'cleaned') then
-        raise exception 'artifact: rows are never changed (delete refused)' using errcode = 'ZH002';
-    end if;
-    return null;
-end $$;
-create or replace trigger judge_delete after delete on artifact
-    referencing old table as gone for each statement execute function judge_artifact_delete();
-
--- The record of a scheduled time is deleted with its job, or a month after the time: by then its schedule has moved past it
--- and does not fire it again.
-create or replace function judge_fire_delete() returns trigger language plpgsql set search_path from current as $$
-begin
-    if exists (select from gone g
-                where not (g.job_id is not null and not exists (select from job j where j.id = g.job_id))
-                  and (g.due_at > clock_now() - interval '30 days' or g.status = 'waiting'
-                       or exists (select from job_state s where s.id = g.job_id and s.finished_at is null))) then
-        raise exception 'fire: rows are never changed (delete refused)' using errcode = 'ZH002';
-    end if;
-    return null;
-end $$;
-create or replace trigger judge_delete after delete on fire
-    referencing old table as gone for each statement execute function judge_fire_delete();
-
--- The same applies to the delivery of an event.
-create or replace function judge_delivery_delete() returns trigger language plpgsql set search_path from current as $$
-begin
-    if exists (select from gone g
-                where not (g.job_id is not null and not exists (select from job j where j.id = g.job_id))
-                  and g.at > clock_now() - interval '30 days') then
-        raise exception 'delivery: rows are never changed (delete refused)' using errcode = 'ZH002';
-    end if;
-    return null;
-end $$;
-create or replace trigger judge_delete after delete on delivery
-    referencing old table as gone for each statement execute function judge_delivery_delete();
-
--- A dependency is deleted with either of its jobs; a workflow with the last of its jobs.
-create or replace function judge_dependency_delete() returns trigger language plpgsql set search_path from current as $$
-begin
-    if exists (select from gone g where exists (select from job_state s where s.id = g.child)
-                                    and exists (select from job_state s where s.id = g.parent)) then
-        raise exception 'dependency: rows are never changed (delete refused)' using errcode = 'ZH002';
-    end if;
-    return null;
-end $$;
-create or replace trigger judge_delete after delete on dependency
-    referencing old table as gone for each statement execute function judge_dependency_delete();
-
-create or replace function judge_callback_delete() returns trigger language plpgsql set search_path from current as $$
-begin
-    if exists (select from gone g where exists (select from workflow w where w.id = g.workflow_id)) then
-        raise exception 'callback: rows are never changed (delete refused)' using errcode = 'ZH002';
-    end if;
-    return null;
-end $$;
-create or replace trigger judge_delete after delete on callback
-    referencing old table as gone for each statement execute function judge_callback_delete();
-
-create or replace function judge_workflow_delete() returns trigger language plpgsql set search_path from current as $$
-begin
-    if exists (select from gone g where g.finished_at is null or exists (select from node n where n.workflow_id = g.id)) then
-        raise exception 'workflow: rows are never changed (delete refused)' using errcode = 'ZH002';
-    end if;
-    return null;
-end $$;
-create or replace trigger judge_delete after delete on workflow
-    referencing old table as gone for each statement execute function judge_workflow_delete();
-
--- A token is useless once its approval is decided. It is kept for a week, so that it can be told from one that never existed.
-create or replace function judge_token_delete() returns trigger language plpgsql set search_path from current as $$
-begin
-    if exists (select from approval t join gone g on t.id = g.approval_id
-                where t.decided_at is null or t.decided_at > clock_now() - interval '7 days') then
-        raise exception 'approval_token: rows are never deleted while their approval exists' using errcode = 'ZH002';
-    end if;
-    return null;
-end $$;
-create or replace trigger judge_delete after delete on approval_token
-    referencing old table as gone for each statement execute function judge_token_delete();
-
 -- Usage sums only grow and are never deleted: they are all that remains of purged jobs.
-create or replace function judge_usage() returns trigger language plpgsql as $$
+create or replace function guard_usage() returns trigger language plpgsql as $$
 begin
     if tg_op = 'DELETE' or (new.tenant, new.day, new.kind) <> (old.tenant, old.day, old.kind)
        or least(new.enqueued - old.enqueued, new.started - old.started, new.succeeded - old.succeeded, new.failed - old.failed,
@@ -94,12 +9,7 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_usage before update or delete on usage for each row execute function judge_usage();
-create or replace trigger refuse_truncate before truncate on usage for each statement execute function refuse_change();
-create or replace trigger refuse_delete before delete on usage_place for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on usage_place for each statement execute function refuse_change();
-create or replace trigger refuse_delete before delete on upkeep for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on upkeep for each statement execute function refuse_change();
+create or replace trigger guard_usage before update or delete on usage for each row execute function guard_usage();
 
 -- Retention: policies clean, and later purge, jobs that ended long enough ago.
 --
@@ -128,8 +38,7 @@ $$;
 -- Of these jobs, those that this policy decides about and that are due. Excluded: jobs of a workflow that is still running or
 -- has dead letters (resumed jobs read the results of others), and jobs that a retry of theirs still needs.
 create or replace function retention_due(p_rule retention, p_action text, p_jobs uuid[], p_now timestamptz)
-returns table (id uuid, finished_at timestamptz)
-language sql stable set search_path from current as $$
+returns table (id uuid, finished_at timestamptz) language sql stable set search_path from current as $$
     select s.id, s.finished_at from job_state s, lateral (select ended_as(s.state, s.note) as was) e
      where s.id = any (p_jobs)
        and s.finished_at <= p_now - span(case p_action when 'clean' then least(p_rule.clean_after, p_rule.purge_after)
@@ -175,14 +84,24 @@ begin
                   order by u.id limit p_look);
 end $$;
 
+-- The readers of the ledger, and what each has read.
+create or replace function ledger_readers() returns table (tenant text, name text, seen pg_snapshot)
+language sql stable set search_path from current as $$
+    select c.tenant, 'consumer ' || c.name, nullif(split_part(c.cursor, ';', 2), '')::pg_snapshot
+      from consumer c where c.cursor not like 'a%'
+    union all
+    select s.tenant, 'subscription ' || s.name, nullif(split_part(coalesce(s.cursor, ''), ';', 2), '')::pg_snapshot
+      from subscription s where s.pattern like 'job.%'
+    union all
+    select '*', 'usage', nullif(split_part(coalesce(u.cursor, ''), ';', 2), '')::pg_snapshot from usage_place u
+$$;
+
 -- Of these jobs, those whose events a reader has not read completely, and the reader's name: a consumer, a subscription or the
 -- usage counter. Readers never miss events; one that lags behind holds back the purge of what it has not read. No usage
 -- depends on the event that a job was cleaned, so a purge does not wait for the usage counter to reach it.
 create or replace function unread_of(p_jobs uuid[]) returns table (id uuid, reader text)
 language plpgsql set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := current_setting('holdfast.tenant');
+declare v_scope text := current_setting('holdfast.tenant');
 begin
     perform set_config('holdfast.tenant', '*', true);   -- readers of every tenant's events must not miss any
     if scope() is null then
@@ -193,14 +112,7 @@ begin
         return;
     end if;
     return query
-    with readers as materialized (
-        select c.tenant, 'consumer ' || c.name as name, nullif(split_part(c.cursor, ';', 2), '')::pg_snapshot as seen
-          from consumer c where c.cursor not like 'a%'
-        union all
-        select s.tenant, 'subscription ' || s.name, nullif(split_part(coalesce(s.cursor, ''), ';', 2), '')::pg_snapshot
-          from subscription s where s.pattern like 'job.%'
-        union all
-        select '*', 'usage', nullif(split_part(coalesce(u.cursor, ''), ';', 2), '')::pg_snapshot from usage_place u)
+    with readers as materialized (select * from ledger_readers())
     select distinct on (e.job_id) e.job_id, r.name from event e join readers r on r.tenant in (e.tenant, '*')
      where e.job_id = any (p_jobs) and pg_visible_in_snapshot(e.xid::text::xid8, r.seen) is not true
        and not (r.name = 'usage' and e.to_state = 'cleaned')
@@ -216,11 +128,8 @@ end $$;
 
 -- Delete the contents of jobs. Their facts except the payload, their keys, approval decisions and the ledger stay. A dead
 -- letter is discarded first: the state machine has no other path.
-create or replace function clean_jobs(p_jobs uuid[]) returns void
-language plpgsql set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_dead uuid[];
+create or replace function clean_jobs(p_jobs uuid[]) returns void language plpgsql set search_path from current as $$
+declare v_dead uuid[];
 begin
     with discarded as (
         update job_state s set state = 'cancelled', note = '{"reason": "retention"}'
@@ -230,7 +139,7 @@ begin
        set state = 'cleaned', error_message = null,
            note = jsonb_build_object('was', case when s.id = any (v_dead) then 'dead_letter' else s.state end)
      where s.id = any (p_jobs);
-    perform leave_behind(p_jobs, clock_now());   -- its files in the artifact store and on hosts
+    perform orphan_files(p_jobs, clock_now());   -- its files in the artifact store and on hosts
     update job j set payload = '{}' where j.id = any (p_jobs) and j.payload::text <> '{}';
     delete from result r where r.job_id = any (p_jobs);
     delete from checkpoint c where c.job_id = any (p_jobs);
@@ -242,8 +151,7 @@ end $$;
 
 -- Delete cleaned jobs completely, with every row that refers to them (tests/contract/test_retention_catalogue.py lists every
 -- such column).
-create or replace function purge_jobs(p_jobs uuid[]) returns void
-language plpgsql set search_path from current as $$
+create or replace function purge_jobs(p_jobs uuid[]) returns void language plpgsql set search_path from current as $$
 declare
     v_approvals uuid[] := array(select g.id from approval g where g.job_id = any (p_jobs));
     v_flows uuid[] := array(select distinct n.workflow_id from node n where n.job_id = any (p_jobs));
@@ -270,7 +178,7 @@ begin
     delete from step t where t.job_id = any (p_jobs);
     delete from watch w where w.job_id = any (p_jobs);
     delete from occupied_slot p where p.job_id = any (p_jobs);
-    delete from app_event e where e.job_id = any (p_jobs) and e.job_id is not null and heard_by_all(e.tenant, e.xid);
+    delete from app_event e where e.job_id = any (p_jobs) and e.job_id is not null and read_by_all(e.tenant, e.xid);
     delete from delivery d where d.job_id = any (p_jobs) and d.job_id is not null;
     delete from redriven_as r where r.job_id = any (p_jobs);
     delete from redriven_as r where r.new_id = any (p_jobs);
@@ -300,7 +208,6 @@ create or replace function sweep_retention(want integer default 200, look intege
 returns table (action text, looked integer, done integer, held integer, held_by text, more boolean)
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(sweep_retention.for_tenant, 'retention');
@@ -419,10 +326,8 @@ end $$;
 -- have left elsewhere.
 create or replace function preview_retention(most integer default 10000, for_tenant text default null)
 returns table (tenant text, kind text, state text, action text, due integer, capped boolean, oldest_at timestamptz,
-               held bigint, held_by text)
-language plpgsql security definer set search_path from current
+               held bigint, held_by text) language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(preview_retention.for_tenant);
@@ -450,7 +355,7 @@ begin
     end loop;
     -- Files still to be deleted in the artifact store.
     select count(*), min(l.at) into due, oldest_at
-      from (select o.at from leftover o where v_scope = '*' or o.tenant = v_scope limit preview_retention.most) l;
+      from (select o.at from orphaned_file o where v_scope = '*' or o.tenant = v_scope limit preview_retention.most) l;
     if due > 0 then
         tenant := v_scope;
         kind := '*';
@@ -469,8 +374,7 @@ end $$;
 -- of a job; null keeps it. With `archive`, jobs stay until they are archived.
 create or replace function set_retention(kind text default '*', state text default '*', clean_after double precision default null,
                                          purge_after double precision default null, archive boolean default false,
-                                         actor text default null, for_tenant text default null)
-returns setof retention
+                                         actor text default null, for_tenant text default null) returns setof retention
 language plpgsql security definer set search_path from current as $$
 begin
     return query select * from keep_for(set_retention.kind, set_retention.state, set_retention.clean_after,
@@ -481,8 +385,7 @@ end $$;
 -- kind takes precedence.
 create or replace function declare_retention(kind text, clean_after double precision default null,
                                              purge_after double precision default null, actor text default null,
-                                             for_tenant text default null)
-returns setof retention
+                                             for_tenant text default null) returns setof retention
 language plpgsql security definer set search_path from current as $$
 begin
     return query select * from keep_for(declare_retention.kind, '*', declare_retention.clean_after,
@@ -490,10 +393,8 @@ begin
 end $$;
 
 create or replace function keep_for(p_kind text, p_state text, p_clean double precision, p_purge double precision,
-                                    p_archive boolean, p_declared boolean, p_actor text, p_tenant text)
-returns setof retention
+                                    p_archive boolean, p_declared boolean, p_actor text, p_tenant text) returns setof retention
 language plpgsql set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(p_tenant, nullif(p_actor, ''));
@@ -517,10 +418,8 @@ end $$;
 
 -- Delete a retention policy. Returns false if it does not exist.
 create or replace function delete_retention(kind text default '*', state text default '*', actor text default null,
-                                            for_tenant text default null)
-returns boolean
+                                            for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_scope text := enter(delete_retention.for_tenant, nullif(delete_retention.actor, ''));
     v_found boolean;
@@ -537,7 +436,6 @@ end $$;
 -- be due under another.
 create or replace function restart_passes(p_scope text, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
-#variable_conflict use_column
 begin
     delete from retention_pass p where p_scope = '*' or p.tenant = p_scope;
     insert into retention_pass (tenant, kind, state, action, again_at)

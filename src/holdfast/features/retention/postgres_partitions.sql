@@ -1,4 +1,4 @@
--- The partitions of the ledger, and the purge of a whole partition (docs/adr/0053).
+-- The partitions of the ledger, and the purge of a whole partition (docs/adr/0018).
 --
 -- `event` is partitioned by job id, and ids begin with the time. When all jobs of a partition are due, they are purged
 -- together: two large deletes (job_state, job), a few range deletes, and TRUNCATE of the partition, which returns its
@@ -21,8 +21,7 @@ begin
 end $$;
 
 create or replace function guard_partition(p_name text) returns void language plpgsql set search_path from current as $$
-declare
-    v_op text;
+declare v_op text;
 begin
     foreach v_op in array array['insert', 'update', 'delete', 'truncate'] loop
         execute format('create or replace trigger refuse_%s before %s on %I for each statement execute function refuse_partition()',
@@ -38,8 +37,7 @@ end $$;
 -- place would.
 create or replace function make_partition(p_low timestamptz, p_high timestamptz) returns void
 language plpgsql set search_path from current as $$
-declare
-    v_name text := 'event_' || to_char(p_low at time zone 'utc', 'YYYYMMDD_HH24MISS');
+declare v_name text := 'event_' || to_char(p_low at time zone 'utc', 'YYYYMMDD_HH24MISS');
 begin
     execute format('create table %I (like event including defaults)', v_name);
     perform guard_partition(v_name);
@@ -155,15 +153,7 @@ begin
                      and not pg_visible_in_snapshot(e.xid::text::xid8, v_seal.seen)) then
         return 'seal';
     end if;
-    for v_reader in
-        select c.tenant, 'consumer ' || c.name as name, nullif(split_part(c.cursor, ';', 2), '')::pg_snapshot as seen
-          from consumer c where c.cursor not like 'a%'
-        union all
-        select s.tenant, 'subscription ' || s.name, nullif(split_part(coalesce(s.cursor, ''), ';', 2), '')::pg_snapshot
-          from subscription s where s.pattern like 'job.%'
-        union all
-        select '*', 'usage', nullif(split_part(coalesce(u.cursor, ''), ';', 2), '')::pg_snapshot from usage_place u
-         order by 2 loop
+    for v_reader in select r.* from ledger_readers() r order by r.name loop
         if exists (select from event e where e.job_id >= p_low and e.job_id < p_high
                       and e.xid >= coalesce(pg_snapshot_xmin(v_reader.seen)::text::bigint, 0)
                       and v_reader.tenant in (e.tenant, '*') and pg_visible_in_snapshot(e.xid::text::xid8, v_reader.seen) is not true) then
@@ -177,7 +167,6 @@ end $$;
 -- few.
 create or replace function announce_purge(p_part event_partition, p_high uuid, p_kept uuid[]) returns integer
 language plpgsql set search_path from current set jit = off as $$
-#variable_conflict use_column
 declare
     v_jobs   integer;
     v_told   jsonb;
@@ -195,13 +184,13 @@ begin
         select min(n.seq) as low, max(n.seq) as high
           from (select g.seq, g.seq - row_number() over (order by g.seq) as island from going g) n group by n.island
     ), tenants as (
-        select g.tenant, jsonb_build_array(count(*), min(g.seq), max(g.seq)) as told from going g group by g.tenant)
+        select g.tenant, jsonb_build_array(count(*), min(g.seq), max(g.seq)) as span from going g group by g.tenant)
     select jsonb_build_object(
                'from', p_part.low, 'below', p_high, 'jobs', v_jobs, 'kept', to_jsonb(p_kept),
-               'xmin', pg_snapshot_xmin(pg_current_snapshot())::text, 'policies', policies_digest(),
+               'xmin', pg_snapshot_xmin(ledger_snapshot())::text, 'policies', policies_digest(),
                'events', (select string_agg(case when i.low = i.high then i.low::text else i.low || '-' || i.high end, ',' order by i.low)
                             from islands i),
-               'tenants', (select jsonb_object_agg(t.tenant, t.told) from tenants t))
+               'tenants', (select jsonb_object_agg(t.tenant, t.span) from tenants t))
       into v_told;
     insert into action (tenant, at, actor, type, subject, name, changed)
     values ('*', clock_now(), actor(), 'announce', 'ledger', p_part.name, v_told) returning seq into v_number;
@@ -222,7 +211,7 @@ begin
     select bool_or(j.payload::text like '{"$holdfast":%') as stored, bool_or(j.idempotency_key is not null) as keyed,
            bool_or(j.content_key is not null) as content, bool_or(j.tags <> '{}' or j.uses is not null) as tagged
       into v_some from job j where j.id >= p_low and j.id < p_high;
-    perform leave_behind(array(
+    perform orphan_files(array(
         select f.id from (
             select j.id from job j where v_some.stored and j.id >= p_low and j.id < p_high and j.payload::text like '{"$holdfast":%'
             union select r.job_id from result r where r.job_id >= p_low and r.job_id < p_high and (r.ref is not null or r.value::text like '{"$holdfast":%')
@@ -255,7 +244,7 @@ begin
             || case when p_kept <> '{}' then format(' and not exists (select from unnest($3) k where k = x.%I)', v_pair[2]) else '' end
           using p_low, p_high, p_kept;
     end loop;
-    delete from app_event e where e.job_id >= p_low and e.job_id < p_high and not e.job_id = any (p_kept) and heard_by_all(e.tenant, e.xid);
+    delete from app_event e where e.job_id >= p_low and e.job_id < p_high and not e.job_id = any (p_kept) and read_by_all(e.tenant, e.xid);
     if v_approvals <> '{}' then
         delete from approval g where g.id = any (v_approvals);
         delete from vote v where v.approval_id = any (v_approvals);
@@ -309,7 +298,6 @@ end $$;
 -- One step of the purge of a partition: announce it, or execute what was announced. No row: there is nothing to do.
 create or replace function purge_partition(p_now timestamptz) returns table (jobs integer, removed integer, held_by text)
 language plpgsql set search_path from current set jit = off set enable_seqscan = on set enable_hashjoin = on as $$
-#variable_conflict use_column
 declare
     v_part event_partition;
     v_told record;
@@ -399,7 +387,7 @@ exception when lock_not_available or deadlock_detected then
 end $$;
 
 -- A partition is marked as announced only if the announcement exists. Its boundaries never change.
-create or replace function judge_partition() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_partition_row() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op = 'UPDATE' and ((old.name, old.low, old.high) is distinct from (new.name, new.low, new.high)
            or new.announced is not null and not exists (
@@ -411,9 +399,8 @@ begin
     end if;
     return coalesce(new, old);
 end $$;
-create or replace trigger judge_change before update or delete on event_partition for each row execute function judge_partition();
-create or replace trigger refuse_truncate before truncate on event_partition for each statement execute function refuse_change();
+create or replace trigger guard_change before update or delete on event_partition for each row execute function guard_partition_row();
 
 select guard_partition('event_rest');
-select guard_partition(p.name) from event_partition p;
+select guard_partition(p.name) from event_partition p where to_regclass(quote_ident(p.name)) is not null;
 select add_partitions(clock_now());

@@ -1,5 +1,5 @@
 -- Whether every reader of application events has read this one.
-create or replace function heard_by_all(p_tenant text, p_xid bigint) returns boolean
+create or replace function read_by_all(p_tenant text, p_xid bigint) returns boolean
 language sql stable set search_path from current as $$
     select not exists (select from (
                select c.tenant, c.cursor from consumer c where c.cursor like 'a%'
@@ -24,7 +24,6 @@ end $$;
 -- rows at a time; the tables without such an index hold only operators' settings.
 create or replace function prune_bookkeeping(p_want integer, p_now timestamptz) returns integer
 language plpgsql set search_path from current as $$
-#variable_conflict use_column
 declare
     v_week  timestamptz := p_now - interval '7 days';
     v_month timestamptz := p_now - interval '30 days';
@@ -68,8 +67,8 @@ begin
 
     -- Files that could not be deleted: they are in no known store, or a process deleted them and died before recording it.
     v_count := 0;
-    for v_row in select l.tenant, l.ref from leftover l where l.at <= v_old order by l.again_at limit p_want for update skip locked loop
-        delete from leftover l where l.tenant = v_row.tenant and l.ref = v_row.ref;
+    for v_row in select l.tenant, l.ref from orphaned_file l where l.at <= v_old order by l.again_at limit p_want for update skip locked loop
+        delete from orphaned_file l where l.tenant = v_row.tenant and l.ref = v_row.ref;
         v_count := v_count + 1;
     end loop;
     v_total := greatest(v_total, v_count);
@@ -120,7 +119,7 @@ begin
     delete from app_event e where e.id = any (array(
         select o.id from app_event o
          where o.id < id_since(v_year) and o.sent_at <= v_year
-           and heard_by_all(o.tenant, o.xid)
+           and read_by_all(o.tenant, o.xid)
          order by o.id limit p_want));
     get diagnostics v_count = row_count;
     return greatest(v_total, v_count);
@@ -148,9 +147,9 @@ language sql stable set search_path from current as $$
 $$;
 
 -- Called before these jobs are cleaned. A file that belongs to another job is left to that job.
-create or replace function leave_behind(p_jobs uuid[], p_now timestamptz) returns void
+create or replace function orphan_files(p_jobs uuid[], p_now timestamptz) returns void
 language sql set search_path from current as $$
-    insert into leftover (tenant, ref, job_id, at, again_at)
+    insert into orphaned_file (tenant, ref, job_id, at, again_at)
     select j.tenant, f.ref, j.id, p_now, p_now
       from job j, lateral (
            select j.payload -> '$holdfast' ->> 'stored' as ref where j.payload::text like '{"$holdfast":%'
@@ -171,41 +170,38 @@ $$;
 -- Return files to delete now that the caller can reach: in the artifact store if it has one (`stored`), and directories on its
 -- host. After an hour any host may try, since several hosts may share a directory and hosts change their names. A returned
 -- file is not returned to anyone else for ten minutes or more, the older the longer; then it is returned again unless
--- forget_leftovers has removed it.
-create or replace function leftovers(want integer default 100, for_tenant text default '*', host text default null,
-                                     stored boolean default true)
-returns table (tenant text, job_id uuid, ref text)
+-- forget_orphans has removed it.
+create or replace function orphans(want integer default 100, for_tenant text default '*', host text default null,
+                                     stored boolean default true) returns table (tenant text, job_id uuid, ref text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
-    v_scope text := enter(leftovers.for_tenant);
+    v_scope text := enter(orphans.for_tenant);
 begin
     if halted() then
         return;
     end if;
     return query
     with due as (
-        select l.tenant, l.ref from leftover l where l.again_at <= v_now and (v_scope = '*' or l.tenant = v_scope)
-           and case when l.ref like 'artifact://%' then leftovers.stored
-                    else leftovers.host is not null
-                         and (starts_with(l.ref, 'file://' || leftovers.host || '/') or l.at <= v_now - interval '1 hour') end
-         order by l.again_at limit leftovers.want for update skip locked),
+        select l.tenant, l.ref from orphaned_file l where l.again_at <= v_now and (v_scope = '*' or l.tenant = v_scope)
+           and case when l.ref like 'artifact://%' then orphans.stored
+                    else orphans.host is not null
+                         and (starts_with(l.ref, 'file://' || orphans.host || '/') or l.at <= v_now - interval '1 hour') end
+         order by l.again_at limit orphans.want for update skip locked),
     taken as (
-        update leftover l set again_at = v_now + greatest(interval '10 minutes', (v_now - l.at) / 4) from due d where (l.tenant, l.ref) = (d.tenant, d.ref)
+        update orphaned_file l set again_at = v_now + greatest(interval '10 minutes', (v_now - l.at) / 4) from due d where (l.tenant, l.ref) = (d.tenant, d.ref)
         returning l.tenant, l.ref, l.job_id)
     select t.tenant, t.job_id, t.ref from taken t where not still_named(t.job_id, t.ref);
 end $$;
 
 -- Remove the records of files that have been deleted.
-create or replace function forget_leftovers(refs text[], for_tenant text default '*') returns integer
+create or replace function forget_orphans(refs text[], for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
-    v_scope text := enter(forget_leftovers.for_tenant);
+    v_scope text := enter(forget_orphans.for_tenant);
     v_count integer;
 begin
-    delete from leftover l where l.ref = any (forget_leftovers.refs) and (v_scope = '*' or l.tenant = v_scope);
+    delete from orphaned_file l where l.ref = any (forget_orphans.refs) and (v_scope = '*' or l.tenant = v_scope);
     get diagnostics v_count = row_count;
     return v_count;
 end $$;
@@ -213,18 +209,17 @@ end $$;
 -- Of the files found in the artifact store, record those that belong to no job or to a cleaned one. Files younger than a week
 -- are skipped: they may have been stored for a job that is just being created. Files of no job are deleted after an hour: one
 -- of them may be an archive that is just being recorded.
-create or replace function find_leftovers(tenants text[], jobs uuid[], refs text[], for_tenant text default '*') returns integer
+create or replace function find_orphans(tenants text[], jobs uuid[], refs text[], for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
-    v_scope text := enter(find_leftovers.for_tenant);
+    v_scope text := enter(find_orphans.for_tenant);
     v_count integer;
 begin
-    insert into leftover (tenant, ref, job_id, at, again_at)
+    insert into orphaned_file (tenant, ref, job_id, at, again_at)
     select f.tenant, f.ref, f.job_id, v_now,
            v_now + case when exists (select from job j where j.id = f.job_id) then interval '0' else interval '1 hour' end
-      from unnest(find_leftovers.tenants, find_leftovers.jobs, find_leftovers.refs) f(tenant, job_id, ref)
+      from unnest(find_orphans.tenants, find_orphans.jobs, find_orphans.refs) f(tenant, job_id, ref)
      where (v_scope = '*' or f.tenant = v_scope) and f.job_id < id_since(v_now - interval '7 days')
        and not exists (select from job_state s where s.id = f.job_id and s.state <> 'cleaned')
        and not exists (select from archive a where a.id = f.job_id)
@@ -235,11 +230,9 @@ end $$;
 
 -- Count ledger events in commit order into usage sums that outlive them. The sums and the cursor are written in one
 -- transaction, and only one caller counts at a time, so each event is counted once even if a process dies.
-create or replace function count_usage(want integer default 2000, begin_now boolean default false)
-returns integer
+create or replace function count_usage(want integer default 2000, begin_now boolean default false) returns integer
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_was    text;
     v_next   text;
@@ -255,11 +248,11 @@ begin
     end if;
     with page as materialized (
         select e.* from events_after(v_was, count_usage.want, '*') e
-    ), told as (
+    ), counted as (
         select p.tenant, (in_time(p.at) at time zone 'utc')::date as day, p.kind,
                p.type = 'enqueue' as enqueued, p.to_state = 'in_progress' as started, p.to_state = 'succeeded' as succeeded,
-               p.type = 'fail' as failed, p.from_state = 'in_progress' and p.type in ('lapse', 'crash') as crashed,
-               p.type = 'bury' as dead, p.type = 'cancel' as cancelled,
+               p.type = 'fail' as failed, p.from_state = 'in_progress' and p.type in ('lease_expired', 'crash') as crashed,
+               p.type = 'dead_letter' as dead, p.type = 'cancel' as cancelled,
                p.to_state = 'failed' and p.type in ('expire', 'deny') as expired,
                case when p.from_state = 'in_progress' then (
                    select extract(epoch from in_time(p.at) - in_time(b.at)) * 1000000 from event b
@@ -283,7 +276,7 @@ begin
                count(*) filter (where t.dead), count(*) filter (where t.cancelled), count(*) filter (where t.expired),
                coalesce(sum(greatest(t.run_time, 0))::bigint, 0), coalesce(sum(greatest(t.wait_time, 0))::bigint, 0),
                coalesce(sum(greatest(t.cost, 0))::bigint, 0)
-          from told t group by 1, 2, 3
+          from counted t group by 1, 2, 3
         on conflict (tenant, day, kind) do update
            set enqueued = u.enqueued + excluded.enqueued, started = u.started + excluded.started,
                succeeded = u.succeeded + excluded.succeeded, failed = u.failed + excluded.failed,

@@ -5,6 +5,7 @@ A pass walks the jobs in the same way as on PostgreSQL; ``postgres.sql`` explain
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT
@@ -24,7 +25,7 @@ from holdfast.features.retention.store import RetentionReads, UsageReads
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.admission import maintenance_flow
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json, upsert
 from holdfast.stores.sqlite.codec import NEVER, SqliteCodec
 
 DAY, MINUTE, SOON = 86_400_000_000, 60_000_000, 10_000_000
@@ -32,15 +33,13 @@ NEWEST = "the newest event"
 
 _COLUMNS = Record.columns(Retention)
 _SET = (
-    f"INSERT INTO holdfast_retention ({_COLUMNS})"
-    " VALUES (:tenant, :kind, :state, :clean_after, :purge_after, :archive, :declared, :actor, :now, :now)"
-    " ON CONFLICT DO UPDATE SET clean_after = excluded.clean_after, purge_after = excluded.purge_after,"
-    " archive = excluded.archive, declared = excluded.declared, set_by = excluded.set_by,"
-    " updated_at = excluded.updated_at"
-    " WHERE (holdfast_retention.declared OR NOT excluded.declared)"
-    " AND (holdfast_retention.clean_after, holdfast_retention.purge_after, holdfast_retention.archive,"
-    " holdfast_retention.declared) IS NOT (excluded.clean_after, excluded.purge_after, excluded.archive,"
-    " excluded.declared) RETURNING 1"
+    upsert(
+        "holdfast_retention",
+        Retention,
+        keep="tenant kind state created_at",
+        compare="clean_after purge_after archive declared",
+    )
+    + " AND (t.declared OR NOT excluded.declared) RETURNING 1"
 )
 _DELETE_PASS = (
     "DELETE FROM holdfast_retention_pass WHERE tenant = :tenant AND kind = :kind AND state = :state AND action ="
@@ -74,7 +73,7 @@ _ADVANCE = (
     " held = :held, held_by = :held_by WHERE tenant = :tenant AND kind = :kind AND state = :state AND action = :action"
 )
 _ORPHANED_FILES = (
-    "SELECT count(*), min(at) FROM (SELECT at FROM holdfast_leftover WHERE :any OR tenant = :tenant LIMIT :most)"
+    "SELECT count(*), min(at) FROM (SELECT at FROM holdfast_orphaned_file WHERE :any OR tenant = :tenant LIMIT :most)"
 )
 _AHEAD = "id > :after AND id <= :upto"
 _NEXT_OF_TENANT = (
@@ -187,18 +186,8 @@ class SqliteRetention(SqlitePart, SqliteOrphans, RetentionReads):
     @flow()
     def set(self, rule: RetentionRule, actor: str, tenant: str) -> Steps[Retention]:
         now = yield from begin_write(actor)
-        params = {
-            "tenant": tenant,
-            "kind": rule.kind,
-            "state": rule.state,
-            "clean_after": rule.clean_after,
-            "purge_after": rule.purge_after,
-            "archive": int(rule.archive),
-            "declared": int(rule.declared),
-            "actor": actor,
-            "now": now,
-        }
-        changed = yield Statement(_SET, params)
+        written = {"tenant": tenant, "set_by": actor, "created_at": now, "updated_at": now}
+        changed = yield Statement(_SET, asdict(rule) | written)
         if changed:
             yield from _restart(tenant, now)
             if rule.purge_after is not None:  # usage is counted before jobs are purged
@@ -341,7 +330,7 @@ _ADD = (
     f"INSERT INTO holdfast_usage (tenant, day, kind, {', '.join(_SUMS)})"
     f" SELECT e.tenant, date({_AT.format('e.at')} / 1000000, 'unixepoch'), e.kind, sum(e.type = 'enqueue'),"
     " sum(e.to_state = 'in_progress'), sum(e.to_state = 'succeeded'), sum(e.type = 'fail'),"
-    " sum(e.from_state IS 'in_progress' AND e.type IN ('lapse', 'crash')), sum(e.type = 'bury'),"
+    " sum(e.from_state IS 'in_progress' AND e.type IN ('lease_expired', 'crash')), sum(e.type = 'dead_letter'),"
     " sum(e.type = 'cancel'), sum(e.to_state = 'failed' AND e.type IN ('expire', 'deny')),"
     f" sum(CASE WHEN e.from_state = 'in_progress' THEN max(0, coalesce({_RAN}, 0)) ELSE 0 END),"
     f" sum(CASE WHEN e.to_state = 'in_progress' THEN max(0, coalesce({_WAITED}, 0)) ELSE 0 END),"

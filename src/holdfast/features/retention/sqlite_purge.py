@@ -46,8 +46,8 @@ _WEBHOOK_DELIVERIES = (
 )
 # Files that could not be deleted: they are in no known store, or a process deleted them and died before recording it.
 _ORPHANED_FILES = (
-    "DELETE FROM holdfast_leftover WHERE (tenant, ref) IN (SELECT tenant, ref FROM holdfast_leftover WHERE at <= :old"
-    " LIMIT :want) RETURNING 1"
+    "DELETE FROM holdfast_orphaned_file WHERE (tenant, ref) IN (SELECT tenant, ref FROM holdfast_orphaned_file"
+    " WHERE at <= :old LIMIT :want) RETURNING 1"
 )
 _GROUPS = (
     "DELETE FROM holdfast_dead_letter_group WHERE (tenant, fingerprint) IN (SELECT tenant, fingerprint FROM"
@@ -122,7 +122,7 @@ _ENVELOPE = "LIKE '{\"$holdfast\":%'"
 _STORED = "json_extract({text}, '$.\"$holdfast\".stored')"
 # A file that belongs to another job is left to that job.
 _RECORD_FILES = (
-    "INSERT INTO holdfast_leftover (tenant, ref, job_id, at, again_at) SELECT j.tenant, f.ref, j.id, p.now, p.now"
+    "INSERT INTO holdfast_orphaned_file (tenant, ref, job_id, at, again_at) SELECT j.tenant, f.ref, j.id, p.now, p.now"
     " FROM holdfast_job j, holdfast_present p, ("
     f"SELECT id AS job_id, {_STORED.format(text='payload')} AS ref FROM holdfast_job"
     f" WHERE id IN (SELECT value FROM json_each(:ids)) AND payload {_ENVELOPE}"
@@ -149,14 +149,14 @@ _REACHABLE = (
     " AND (instr(ref, 'file://' || :host || '/') = 1 OR at <= {now} - 3600000000) END"
 )
 _ANY_DUE = (
-    "SELECT 1 FROM holdfast_leftover WHERE again_at <= (SELECT now FROM holdfast_present) AND (:any OR tenant ="
+    "SELECT 1 FROM holdfast_orphaned_file WHERE again_at <= (SELECT now FROM holdfast_present) AND (:any OR tenant ="
     f" :tenant){_REACHABLE.format(now='(SELECT now FROM holdfast_present)')} LIMIT 1"
 )
 _DUE = (
-    "SELECT tenant, job_id, ref FROM holdfast_leftover WHERE again_at <= :now AND (:any OR tenant = :tenant)"
+    "SELECT tenant, job_id, ref FROM holdfast_orphaned_file WHERE again_at <= :now AND (:any OR tenant = :tenant)"
     f"{_REACHABLE.format(now=':now')} ORDER BY again_at LIMIT :want"
 )
-_POSTPONE = "UPDATE holdfast_leftover SET again_at = ?1 + max(?2, (?1 - at) / 4) WHERE tenant = ?3 AND ref = ?4"
+_POSTPONE = "UPDATE holdfast_orphaned_file SET again_at = ?1 + max(?2, (?1 - at) / 4) WHERE tenant = ?3 AND ref = ?4"
 # A retry as a new job shares the payload of the first attempt.
 _REFERENCED = (
     "WITH RECURSIVE tries(id) AS (SELECT :job UNION SELECT j.id FROM tries t JOIN holdfast_job j ON j.retry_of = t.id"
@@ -172,11 +172,11 @@ _REFERENCED = (
     " UNION ALL SELECT 1 FROM holdfast_archive WHERE id = :job LIMIT 1"
 )
 _FORGET = (
-    "DELETE FROM holdfast_leftover WHERE ref IN (SELECT value FROM json_each(:refs)) AND (:any OR tenant = :tenant)"
-    " RETURNING 1"
+    "DELETE FROM holdfast_orphaned_file WHERE ref IN (SELECT value FROM json_each(:refs))"
+    " AND (:any OR tenant = :tenant) RETURNING 1"
 )
 _FIND = (
-    "INSERT INTO holdfast_leftover (tenant, ref, job_id, at, again_at) SELECT :whose, :ref, :job, :now,"
+    "INSERT INTO holdfast_orphaned_file (tenant, ref, job_id, at, again_at) SELECT :whose, :ref, :job, :now,"
     # A file of no job may be an archive that is just being recorded.
     " :now + CASE WHEN EXISTS (SELECT 1 FROM holdfast_job WHERE id = :job) THEN 0 ELSE 3600000000 END"
     " WHERE (:any OR :whose = :tenant) AND :job < :first"

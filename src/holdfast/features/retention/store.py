@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.retention.model import (
@@ -22,59 +22,10 @@ from holdfast.features.retention.model import (
     Usage,
 )
 from holdfast.stores.codecs import Record
-from holdfast.stores.flow import Flow, Row, Steps, flow
+from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-
-
-class RetentionStore(Protocol):
-    def remove(self, kind: str, state: str, actor: str, tenant: str) -> Flow[bool]: ...
-
-    def preview(self, tenant: str, most: int = PREVIEWED) -> Flow[list[Preview]]: ...
-
-    def sweep(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Flow[SweepResult]:
-        """Process one slice of the due pass: read ``look`` jobs, remove up to ``want``. ``IDLE`` if none is due."""
-        ...
-
-    def orphans(
-        self, want: int = 100, tenant: str = EVERY_TENANT, host: str | None = None, stored: bool = True
-    ) -> Flow[list[OrphanedFile]]:
-        """Orphaned files that the caller can reach: those in the artifact store (``stored``) and those on its ``host``.
-        The caller deletes them; they are returned to no other caller for ten minutes."""
-        ...
-
-    def forget_orphans(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Flow[int]:
-        """Remove the records of files that were deleted. Returns how many there were."""
-        ...
-
-    def find_orphans(self, files: Sequence[OrphanedFile], tenant: str = EVERY_TENANT) -> Flow[int]:
-        """Of these files in the artifact store, record those that belong to no job or to a cleaned one and are older
-        than a week. Returns how many are new."""
-        ...
-
-    def set(self, rule: RetentionRule, actor: str, tenant: str) -> Flow[Retention]:
-        """Set or replace a policy. A declared policy does not replace an operator's."""
-        ...
-
-    def list(self, tenant: str) -> Flow[list[Retention]]: ...
-
-
-class UsageStore(Protocol):
-    def count(self, want: int = 2000, begin: bool = False) -> Flow[int]:
-        """Add the next events of all tenants to the sums. Returns how many. Nothing is counted before a call with
-        ``begin``."""
-        ...
-
-    def list(
-        self,
-        by: Sequence[By],
-        tenant: str,
-        since: date | None = None,
-        until: date | None = None,
-        kind: str | None = None,
-    ) -> Flow[list[Usage]]: ...
-
 
 _SUMMED = (*COUNTS, "run_time", "wait_time", "cost")
 _SUMS = ", ".join(f"sum(u.{name})" for name in _SUMMED)
@@ -91,9 +42,7 @@ class RetentionReads(Reader):
             f"select {Record.columns(Retention, 'r.')} from {{retention}} r"
             " where :tenant = '*' or r.tenant = :tenant or r.tenant = '*' order by r.tenant, r.kind, r.state"
         )
-        rows = yield from self._query(tenant, text)
-        decode = Record.decoder(Retention, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(Retention, tenant, text))
 
 
 class UsageReads(Reader):
@@ -138,17 +87,15 @@ def _usage(row: Row) -> Usage:
 class PostgresRetention(Calls, RetentionReads):
     @flow(single=True)
     def remove(self, kind: str, state: str, actor: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("delete_retention", "%s, %s, %s, %s", kind, state, actor, tenant)
-        return bool(rows[0][0])
+        return (yield from self._flag("delete_retention", "%s, %s, %s, %s", kind, state, actor, tenant))
 
     @flow(single=True)
     def preview(self, tenant: str, most: int = PREVIEWED) -> Steps[list[Preview]]:
-        rows = yield self._call("preview_retention", "%s, %s", most, tenant)
-        decode = Record.decoder(Preview, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._rows_as(Preview, self._call("preview_retention", "%s, %s", most, tenant)))
 
     @flow(single=True)
     def sweep(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[SweepResult]:
+        """Process one slice of the due pass: read ``look`` jobs, remove up to ``want``. ``IDLE`` if none is due."""
         rows = yield self._call("sweep_retention", "%s, %s, %s", want, look, tenant)
         return SweepResult(*rows[0]) if rows else IDLE
 
@@ -156,22 +103,26 @@ class PostgresRetention(Calls, RetentionReads):
     def orphans(
         self, want: int = 100, tenant: str = EVERY_TENANT, host: str | None = None, stored: bool = True
     ) -> Steps[list[OrphanedFile]]:
-        rows = yield self._call("leftovers", "%s, %s, %s::text, %s", want, tenant, host, stored)
+        """Orphaned files that the caller can reach: those in the artifact store (``stored``) and those on its ``host``.
+        The caller deletes them; they are returned to no other caller for ten minutes."""
+        rows = yield self._call("orphans", "%s, %s, %s::text, %s", want, tenant, host, stored)
         return [OrphanedFile(job_tenant, str(job_id), ref) for job_tenant, job_id, ref in rows]
 
     @flow(single=True)
     def forget_orphans(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Steps[int]:
-        rows = yield self._call("forget_leftovers", "%s::text[], %s", list(refs), tenant)
-        return int(rows[0][0])
+        """Remove the records of files that were deleted. Returns how many there were."""
+        return (yield from self._number("forget_orphans", "%s::text[], %s", list(refs), tenant))
 
     @flow(single=True)
     def find_orphans(self, files: Sequence[OrphanedFile], tenant: str = EVERY_TENANT) -> Steps[int]:
+        """Of these files in the artifact store, record those that belong to no job or to a cleaned one and are older
+        than a week. Returns how many are new."""
         lists = ([file.tenant for file in files], [file.job_id for file in files], [file.ref for file in files])
-        rows = yield self._call("find_leftovers", "%s::text[], %s::uuid[], %s::text[], %s", *lists, tenant)
-        return int(rows[0][0])
+        return (yield from self._number("find_orphans", "%s::text[], %s::uuid[], %s::text[], %s", *lists, tenant))
 
     @flow(single=True)
     def set(self, rule: RetentionRule, actor: str, tenant: str) -> Steps[Retention]:
+        """Set or replace a policy. A declared policy does not replace an operator's."""
         ages = (rule.clean_after, rule.purge_after)
         if rule.declared:
             params = "%s, %s::float8, %s::float8, %s, %s"
@@ -185,5 +136,6 @@ class PostgresRetention(Calls, RetentionReads):
 class PostgresUsage(Calls, UsageReads):
     @flow(single=True)
     def count(self, want: int = 2000, begin: bool = False) -> Steps[int]:
-        rows = yield self._call("count_usage", "%s, %s", want, begin)
-        return int(rows[0][0])
+        """Add the next events of all tenants to the sums. Returns how many. Nothing is counted before a call with
+        ``begin``."""
+        return (yield from self._number("count_usage", "%s, %s", want, begin))

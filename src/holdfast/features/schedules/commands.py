@@ -1,23 +1,28 @@
-"""``holdfast schedules …``."""
+"""``holdfast schedules …`` and ``holdfast templates …``."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
+from holdfast import config
+from holdfast.app import App
+from holdfast.app.internals import session_of
 from holdfast.cli import options
+from holdfast.cli.derived import derive
 from holdfast.cli.options import document
 from holdfast.cli.output import (
     Cell,
     emit,
     heading,
-    instant,
     line,
     moment,
     print_document,
@@ -27,17 +32,18 @@ from holdfast.cli.output import (
     table,
     write,
 )
-from holdfast.cli.session import AnyTenant, OneTenant
+from holdfast.cli.session import NAME, AnyTenant, CommandSession, OneTenant, load_app, refuse_unready
 from holdfast.cli.tree import Commands
+from holdfast.engine.declared import Help
 from holdfast.errors import InvalidSetting
-from holdfast.features.schedules import template_commands
-from holdfast.features.schedules.model import Schedule, ScheduleRun
+from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
+from holdfast.features.schedules.operations import Schedules
 from holdfast.features.schedules.recurrence import Coming, Timing, preview
+from holdfast.features.schedules.templates import Templates
 
-commands = Commands("Create, list and change schedules.")
+commands = Commands("Add, list and change schedules.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
-Count = Annotated[int, typer.Option("--count", metavar="N", min=1, max=100, help="Number of times to show.")]
 STYLES = {
     "active": "green",
     "paused": "yellow",
@@ -50,25 +56,27 @@ STYLES = {
 }
 
 
-class State(StrEnum):
-    ACTIVE = "active"
-    PAUSED = "paused"
-    ENDED = "ended"
+@dataclass(frozen=True, kw_only=True)
+class WithApp(OneTenant):
+    """For commands that create jobs, or define them. The kinds of an app check the arguments and have defaults."""
+
+    app: Annotated[str | None, Help("App to check the kind against; its defaults apply.", "MODULE:APP")] = None
+
+    @contextmanager
+    def namespace(self, owner: type[Any]) -> Iterator[Any]:
+        if self.app is None:
+            app = App(config.database_url(self.url), name=NAME, schema=self.schema)
+        else:
+            app = load_app(self.app, self.url)
+        with closing(app), app.tenant(self.scope):
+            refuse_unready(session_of(app).store)
+            yield getattr(app, owner.__name__.lower())
 
 
-@commands.add("list", "holdfast schedules list --state paused")
-def list_schedules(
-    session: AnyTenant,
-    state: Annotated[
-        State | None, typer.Option("--state", metavar="NAME", help=f"Only schedules in this state: {', '.join(State)}.")
-    ] = None,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only schedules of this kind.")] = None,
-) -> None:
-    """List the schedules with their next times and problems."""
-    with template_commands.open_schedules(session) as schedules:
-        page = schedules.list(state=None if state is None else state.value, kind=kind)
+@derive(commands, "list", AnyTenant, Schedules.list, "holdfast schedules list --state paused")
+def list_schedules(session: AnyTenant, result: list[Schedule]) -> None:
     session.print_list(
-        page,
+        result,
         {
             "name": lambda schedule: line(schedule.name),
             **session.tenants,
@@ -79,22 +87,19 @@ def list_schedules(
             "next (UTC)": lambda schedule: "" if schedule.next_fire_at is None else moment(schedule.next_fire_at),
             "note": lambda schedule: line(schedule.trouble or ""),
         },
-        none="There are no such schedules.",
+        none="No matching schedules.",
         keep=("name", "state", "next (UTC)"),
         described=as_data,
     )
 
 
-@commands.add("show", "holdfast schedules show nightly")
-def show(session: OneTenant, name: Name) -> None:
-    """Show a schedule: its job, its times and their last results."""
-    with template_commands.open_schedules(session) as schedules:
-        schedule = schedules.get(name)
-        fires = schedules.history(name, limit=5)
+@derive(commands, "show", OneTenant, Schedules.get, "holdfast schedules show nightly")
+def show(session: OneTenant, result: Schedule, namespace: Schedules) -> None:
+    fires = namespace.history(result.name, limit=5)
     if session.as_json:
-        emit({**as_data(schedule), "history": fires})
+        emit({**as_data(result), "history": fires})
         return
-    print_schedule(schedule)
+    print_schedule(result)
     if fires:
         heading("Times")
         _print_fires(fires)
@@ -112,13 +117,11 @@ _LIKE_TIMING = re.compile(r"@\w+$|every\s+\S|[\d*][\d*,/-]*(\s+[\w*,/#-]+){4,5}$
 def preview_schedule(
     session: OneTenant,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The schedule's name, or a timing that is not stored yet.")
+        str | None, typer.Argument(metavar="[NAME]", help="The schedule's name. A timing here is one of --timing.")
     ] = None,
-    timing: Annotated[
-        str | None, typer.Option("--timing", metavar="TEXT", help='Timing to preview: "0 9 * * MON-FRI", "every 90s".')
-    ] = None,
-    tz: template_commands.Zone = None,
-    count: Count = 10,
+    timing: Annotated[str | None, Help('Timing to preview: "0 9 * * MON-FRI", "every 90s".', "TEXT")] = None,
+    tz: Annotated[str | None, Help("Time zone: Europe/Paris; default: UTC.", "ZONE")] = None,
+    count: Annotated[int, Help("Number of times to show.", "N", low=1, high=100)] = 10,
 ) -> None:
     """Show the next times in the schedule's time zone, with a warning where daylight saving time affects one."""
     if timing is None and name is not None and _LIKE_TIMING.match(name):
@@ -130,7 +133,7 @@ def preview_schedule(
         coming = preview(times, now, now.replace(microsecond=0), count)
     else:
         assert name is not None
-        with template_commands.open_schedules(session) as schedules:
+        with session.namespace(Schedules) as schedules:
             times, coming = schedules.get(name).timed, schedules.preview(name, count)
     if session.as_json:
         emit({"timing": times.text, "zone": times.zone, "words": times.words, "times": coming})
@@ -139,25 +142,65 @@ def preview_schedule(
     table(("UTC", f"in {times.zone}", ""), [_row(time) for time in coming], keep=("UTC",))
 
 
-@commands.add("history", "holdfast schedules history nightly --limit 10")
-def history(
-    session: OneTenant,
-    name: Name,
-    limit: options.Limit = 50,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="TIME", help="Only times before this one: 2027-01-31T09:00Z.")
-    ] = None,
-) -> None:
-    """Show a schedule's past times, newest first: fired, skipped, waiting, missed or failed."""
-    earlier = None if before is None else instant(before, "--before")
-    with template_commands.open_schedules(session) as schedules:
-        fires = schedules.history(name, limit=limit, before=earlier)
+@derive(commands, "history", OneTenant, Schedules.history, "holdfast schedules history nightly --limit 10")
+def history(session: OneTenant, result: list[ScheduleRun]) -> None:
     if session.as_json:
-        emit(fires)
-    elif not fires:
+        emit(result)
+    elif not result:
         say("It has not been due yet.")
     else:
-        _print_fires(fires)
+        _print_fires(result)
+
+
+@derive(commands, "resume", OneTenant, Schedules.resume, "holdfast schedules resume nightly")
+@derive(commands, "pause", OneTenant, Schedules.pause, "holdfast schedules pause nightly")
+@derive(
+    commands,
+    "edit",
+    WithApp,
+    Schedules.edit,
+    "holdfast schedules edit nightly --timing '30 4 * * *'",
+    "holdfast schedules edit nightly --missed all",
+    help="Change a schedule. New times count from now; unchanged ones keep the next time.",
+)
+@derive(
+    commands,
+    "add",
+    WithApp,
+    Schedules.add,
+    "holdfast schedules add nightly '0 3 * * *' --kind report --tz Europe/Paris --overlap skip",
+    """holdfast schedules add beat 'every 90s' '{"host": "a"}' --kind ping --app shop.jobs:app""",
+    "holdfast schedules add launch 'at 2027-01-31 09:00' --template launch --tz America/New_York",
+)
+def print_changed(session: OneTenant, result: Schedule) -> None:
+    if session.as_json:
+        emit(as_data(result))
+    else:
+        print_schedule(result)
+
+
+@derive(commands, "run", WithApp, Schedules.run, "holdfast schedules run nightly --app shop.jobs:app")
+def run(session: OneTenant, result: str, name: str) -> None:
+    if session.as_json:
+        emit({"schedule": name, "job_id": result})
+    else:
+        write(result)
+
+
+@commands.add("remove", "holdfast schedules remove nightly")
+def remove(session: OneTenant, name: Name) -> None:
+    """Remove a schedule. Its jobs and history stay; its name can be used again."""
+    with session.namespace(Schedules) as schedules:
+        schedule = schedules.get(name)
+        schedules.remove(name)
+    words = f"Removed schedule {name}."
+    if schedule.is_declared:
+        words += (
+            f" The code of {schedule.declared_by} declares it: a worker creates it again when it starts."
+            f" Remove the declaration, or pause the schedule instead: holdfast schedules pause {name}"
+        )
+    declared_by = schedule.declared_by if schedule.is_declared else None
+    session.answer({"schedule": name, "removed": True, "declared_by": declared_by}, words)
 
 
 def as_data(schedule: Schedule) -> dict[str, Any]:
@@ -220,124 +263,83 @@ def _row(coming: Coming) -> list[Cell]:
     return [moment(coming.at)[:19], f"{coming.local:%a %Y-%m-%d %H:%M:%S %Z}", Text(coming.warning or "", "yellow")]
 
 
-@commands.add(
-    "create",
-    "holdfast schedules create nightly '0 3 * * *' --kind report --tz Europe/Paris --overlap skip",
-    """holdfast schedules create beat 'every 90s' '{"host": "a"}' --kind ping --app shop.jobs:app""",
-    "holdfast schedules create launch 'at 2027-01-31 09:00' --template launch --tz America/New_York",
+template_commands = Commands("Manage templates: named, versioned job definitions.")
+
+
+@derive(template_commands, "list", AnyTenant, Templates.list, "holdfast templates list")
+def list_templates(session: AnyTenant, result: list[Template]) -> None:
+    _print_templates(session, result)
+
+
+@derive(
+    template_commands,
+    "set",
+    WithApp,
+    Templates.set,
+    """holdfast templates set monthly report '{"scope": "month"}' --queue slow --max-attempts 3""",
 )
-def create(
-    session: OneTenant,
-    name: Name,
-    timing: Annotated[
-        str, typer.Argument(metavar="WHEN", help='"0 9 * * MON-FRI", "@daily", "every 90s", "at 2027-01-31 09:00".')
-    ],
-    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")] = "{}",
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Job kind to enqueue.")] = None,
-    template: Annotated[
-        str | None, typer.Option("--template", metavar="NAME", help="Template to enqueue instead of a kind.")
-    ] = None,
-    *,
-    times: template_commands.TimingOptions,
-    made: template_commands.EnqueueOptions,
-    app: template_commands.FromApp = None,
-) -> None:
-    """Create a schedule for a kind or a template."""
-    definition = {
-        **_source(kind, template),
-        **times.given,
-        **made.given,
-        "payload": document(payload),
-    }
-    with template_commands.open_schedules(session, app) as schedules:
-        _print(schedules.add(name, timing, **definition), session.as_json)
-
-
-@commands.add(
-    "edit",
-    "holdfast schedules edit nightly --timing '30 4 * * *'",
-    "holdfast schedules edit nightly --missed all",
-)
-def edit(
-    session: OneTenant,
-    name: Name,
-    timing: Annotated[str | None, typer.Option("--timing", metavar="WHEN", help="New times.")] = None,
-    payload: Annotated[
-        str | None, typer.Option("--payload", metavar="JSON", help="New payload: JSON, @file, or - for stdin.")
-    ] = None,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="New job kind.")] = None,
-    template: Annotated[str | None, typer.Option("--template", metavar="NAME", help="New template.")] = None,
-    *,
-    times: template_commands.TimingOptions,
-    made: template_commands.EnqueueOptions,
-    app: template_commands.FromApp = None,
-) -> None:
-    """Change a schedule. New times count from now; unchanged ones keep the next time."""
-    changes = {
-        **_source(kind, template),
-        **times.given,
-        **made.given,
-        **({} if timing is None else {"timing": timing}),
-        **({} if payload is None else {"payload": document(payload)}),
-    }
-    with template_commands.open_schedules(session, app) as schedules:
-        _print(schedules.edit(name, **changes), session.as_json)
-
-
-@commands.add("pause", "holdfast schedules pause nightly")
-def pause(session: OneTenant, name: Name) -> None:
-    """Pause a schedule. Times that pass meanwhile are skipped."""
-    with template_commands.open_schedules(session) as schedules:
-        _print(schedules.pause(name), session.as_json)
-
-
-@commands.add("resume", "holdfast schedules resume nightly")
-def resume(session: OneTenant, name: Name) -> None:
-    """Resume a schedule, from its next time."""
-    with template_commands.open_schedules(session) as schedules:
-        _print(schedules.resume(name), session.as_json)
-
-
-@commands.add("run", "holdfast schedules run nightly --app shop.jobs:app")
-def run(
-    session: OneTenant,
-    name: Name,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Run even if a job of the schedule is still running.")
-    ] = False,
-    app: template_commands.FromApp = None,
-) -> None:
-    """Run a schedule now, outside its times, and print the job's id."""
-    with template_commands.open_schedules(session, app) as schedules:
-        job_id = schedules.run(name, anyway=anyway)
+@derive(template_commands, "show", OneTenant, Templates.get, "holdfast templates show monthly --version 3")
+def print_template(session: OneTenant, result: Template) -> None:
     if session.as_json:
-        emit({"schedule": name, "job_id": job_id})
+        emit(result)
+        return
+    write(result.name)
+    print_fields(
+        [
+            ("version", str(result.version)),
+            ("removed", "yes" if result.removed else None),
+            ("kind", result.kind),
+            ("tenant", result.tenant),
+            ("made", f"{moment(result.created_at)} by {result.created_by}"),
+        ]
+    )
+    if result.payload:
+        print_document("Payload", result.payload)
+    if result.options:
+        print_document("Options", result.options)
+
+
+@derive(template_commands, "versions", OneTenant, Templates.versions, "holdfast templates versions monthly --limit 10")
+def versions(session: OneTenant, inputs: dict[str, Any], limit: options.Limit = 50) -> None:
+    """List the versions of a template, newest first."""
+    with session.namespace(Templates) as templates:
+        _print_templates(session, templates.versions(inputs["name"], limit=limit))
+
+
+@derive(template_commands, "remove", OneTenant, Templates.remove, "holdfast templates remove monthly")
+def remove_template(session: OneTenant, result: None, name: str) -> None:
+    session.answer({"template": name, "removed": True}, f"Removed template {name}.")
+
+
+@template_commands.add("enqueue", """holdfast templates enqueue monthly '{"month": 3}'""")
+def enqueue(
+    session: WithApp,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The template's name.")],
+    payload: Annotated[
+        str, typer.Argument(metavar="PAYLOAD", help="Arguments to add: JSON, @file, or - for stdin.")
+    ] = "{}",
+    version: Annotated[int | None, Help("Version to use; default: the newest.", "N", low=1)] = None,
+) -> None:
+    """Enqueue a job from a template, with these arguments added, and print its id."""
+    with session.namespace(Templates) as templates:
+        handle = templates.using(version=version).enqueue(name, **document(payload))
+    if session.as_json:
+        emit({"id": handle.id, "tenant": handle.tenant, "created": handle.created, "reason": handle.reason})
     else:
-        write(job_id)
+        write(handle.id)
 
 
-@commands.add("delete", "holdfast schedules delete nightly")
-def delete(session: OneTenant, name: Name) -> None:
-    """Delete a schedule. Its jobs stay; its name can be used again."""
-    with template_commands.open_schedules(session) as schedules:
-        schedule = schedules.get(name)
-        schedules.remove(name)
-    words = f"Deleted schedule {name}."
-    if schedule.is_declared:
-        words += (
-            f" The code of {schedule.declared_by} declares it: a worker creates it again when it starts."
-            f" Remove the declaration, or pause the schedule instead: holdfast schedules pause {name}"
-        )
-    declared_by = schedule.declared_by if schedule.is_declared else None
-    session.answer({"schedule": name, "deleted": True, "declared_by": declared_by}, words)
-
-
-def _source(kind: str | None, template: str | None) -> dict[str, str]:
-    return {name: value for name, value in (("kind", kind), ("template", template)) if value is not None}
-
-
-def _print(schedule: Schedule, as_json: bool) -> None:
-    if as_json:
-        emit(as_data(schedule))
-    else:
-        print_schedule(schedule)
+def _print_templates(session: CommandSession, templates: list[Template]) -> None:
+    session.print_list(
+        templates,
+        {
+            "name": lambda template: line(template.name),
+            "version": lambda template: str(template.version),
+            "kind": lambda template: line(template.kind),
+            "": lambda template: "removed" if template.removed else "",
+            "made": lambda template: moment(template.created_at),
+            "by": lambda template: line(template.created_by),
+        },
+        none="No templates.",
+        keep=("name", "version"),
+    )

@@ -14,18 +14,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, TypedDict, get_args
 
+from holdfast.engine.declared import Help
 from holdfast.engine.job import JobSpec
-from holdfast.engine.job_options import job_options, stored_options
-from holdfast.engine.names import PagePosition, check_name, malformed_cursor
+from holdfast.engine.job_options import TemplateOptions, job_options, stored_options
+from holdfast.engine.names import NamedKind, PagePosition, check_name, malformed_cursor
 from holdfast.engine.payload import encode, refuse_reserved
-from holdfast.engine.units import seconds
+from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
 from holdfast.features.payloads.model import HIDDEN
 from holdfast.features.schedules.recurrence import Timing
 
 PAYLOAD_LIMIT: Final = 1_048_576
+
+
+Payload = Annotated[
+    Mapping[str, Any] | None,
+    Help("Arguments of the jobs: JSON, @file, or - for stdin.", "PAYLOAD", argument=True),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,9 @@ class TemplateDraft:
     options: dict[str, Any]
 
     @classmethod
-    def of(cls, name: str, kind: str, payload: Mapping[str, Any] | None, options: Mapping[str, Any]) -> TemplateDraft:
+    def of(
+        cls, name: str, kind: str | NamedKind, payload: Mapping[str, Any] | None, options: Mapping[str, Any]
+    ) -> TemplateDraft:
         return cls(
             name=check_name(name, "template"),
             kind=check_name(kind, "kind"),
@@ -104,6 +113,29 @@ def job_arguments(
 Missed = Literal["skip", "once", "all"]
 Overlap = Literal["allow", "skip", "queue"]
 FireStatus = Literal["fired", "skipped", "waiting", "missed", "failed"]
+
+When = str | float | timedelta
+"""A cron expression, ``@daily``, ``every 15m`` or ``at 2027-01-31 09:00``; a number of seconds or a timedelta is an
+interval."""
+
+
+class ScheduleSettings(TypedDict, total=False):
+    kind: Annotated[str | NamedKind | None, Help("Job kind to enqueue.", "NAME")]
+    template: Annotated[str | None, Help("Template to enqueue instead of a kind.", "NAME")]
+    tz: Annotated[str | None, Help("Time zone: Europe/Paris; default: UTC.", "ZONE")]
+    payload: Payload
+    missed: Annotated[Missed | None, Help("Missed times: skip them, fire once, or fire all (up to 100).", "HOW")]
+    overlap: Annotated[Overlap | None, Help("If the previous job still runs: allow another, skip, or queue.", "HOW")]
+    jitter: Annotated[Duration | None, Help("Random delay of up to: 30s, 5m.", "SPAN")]
+
+
+class ScheduleOptions(ScheduleSettings, TemplateOptions, total=False):
+    """The definition of a schedule. The jobs are of a kind, or made from a template."""
+
+
+class ScheduleChanges(ScheduleOptions, total=False):
+    timing: Annotated[When | None, Help("New times.", "WHEN", longest=200, wire=str | float | None)]
+
 
 GRACE: Final = timedelta(seconds=60)
 """A time that is later than this counts as missed, even if it is the latest."""
@@ -197,6 +229,10 @@ class ScheduleRun:
     at: datetime
 
 
+SETTINGS: Final = ("kind", "template", "options", "missed", "overlap", "jitter")
+"""What a draft and a stored schedule have in common, besides the name and the payload."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleDraft:
     """A checked schedule definition; ``payload`` is JSON text."""
@@ -212,39 +248,29 @@ class ScheduleDraft:
     jitter: float = 0.0
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        timing: object,
-        *,
-        kind: str,
-        template: str | None = None,
-        tz: str = "UTC",
-        payload: Mapping[str, Any] | None = None,
-        missed: str = "once",
-        overlap: str = "allow",
-        jitter: object = 0,
-        options: Mapping[str, Any] | None = None,
-    ) -> ScheduleDraft:
-        max_delay = seconds(jitter, "jitter")
-        if max_delay > LONGEST_JITTER:
+    def of(cls, name: str, timing: object, *, kind: str, **definition: Any) -> ScheduleDraft:
+        """Check the ``ScheduleOptions``; None is the default."""
+        given = {option: value for option, value in definition.items() if value is not None}
+        template, payload = given.pop("template", None), given.pop("payload", None)
+        jitter = seconds(given.pop("jitter", 0), "jitter")
+        if jitter > LONGEST_JITTER:
             raise InvalidSetting("jitter must be at most one day", code="invalid_duration")
         return cls(
             name=check_name(name, "schedule"),
-            timing=Timing.of(timing, tz),
+            timing=Timing.of(timing, given.pop("tz", "UTC")),
             kind=check_name(kind, "kind"),
             template=None if template is None else check_name(template, "template"),
             payload=payload_text(payload, f"schedule {name}"),
-            options=stored_options(options or {}),
-            missed=_one_of(missed, Missed, "missed"),
-            overlap=_one_of(overlap, Overlap, "overlap"),
-            jitter=max_delay,
+            missed=_one_of(given.pop("missed", "once"), Missed, "missed"),
+            overlap=_one_of(given.pop("overlap", "allow"), Overlap, "overlap"),
+            jitter=jitter,
+            options=stored_options(given),
         )
 
     def digest(self) -> str:
         """A hash of the definition, to see whether the code declares a schedule differently than before."""
-        parts = [self.name, self.timing.text, self.timing.zone, self.kind, self.template, json.loads(self.payload)]
-        parts += [self.options, self.missed, self.overlap, self.jitter]
+        parts = [self.name, self.timing.text, self.timing.zone, json.loads(self.payload)]
+        parts += [getattr(self, setting) for setting in SETTINGS]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -304,25 +330,14 @@ class Placed:
     declared_hash: str | None = None
 
     @classmethod
-    def at(
-        cls,
-        id: str,
-        draft: ScheduleDraft,
-        now: datetime,
-        anchor: datetime | None = None,
-    ) -> Placed:
+    def at(cls, id: str, draft: ScheduleDraft, now: datetime, anchor: datetime | None = None) -> Placed:
         """Place a draft from now on; earlier times do not count. A schedule without a future time is refused."""
         begin = now.replace(microsecond=0) if anchor is None else anchor
         following = draft.timing.next(now, begin)
         if following is None:
             raise InvalidSetting(f"schedule {draft.name} has no future time: {draft.timing.text}", code="schedule_over")
-        return cls(
-            id=id,
-            draft=draft,
-            anchor=begin,
-            next_fire_at=following,
-            attend_at=following + _jitter(id, draft.jitter, following),
-        )
+        attend = following + _jitter(id, draft.jitter, following)
+        return cls(id=id, draft=draft, anchor=begin, next_fire_at=following, attend_at=attend)
 
     def declared(self, by: str | None, hash: str | None) -> Placed:
         return dataclasses.replace(self, declared_by=by, declared_hash=hash)
@@ -337,18 +352,11 @@ class Placed:
 
     def columns(self, state: str) -> dict[str, Any]:
         """The values of the columns that a definition sets. Only an active schedule has an ``attend_at``."""
-        draft = self.draft
         return {
+            **{name: getattr(self.draft, name) for name in ("payload", *SETTINGS)},
             "state": state,
-            "timing": draft.timing.text,
-            "zone": draft.timing.zone,
-            "kind": draft.kind,
-            "template": draft.template,
-            "payload": draft.payload,
-            "options": draft.options,
-            "missed": draft.missed,
-            "overlap": draft.overlap,
-            "jitter": float(draft.jitter),
+            "timing": self.draft.timing.text,
+            "zone": self.draft.timing.zone,
             "declared_by": self.declared_by,
             "declared_hash": self.declared_hash,
             "anchor_at": self.anchor,
@@ -359,17 +367,18 @@ class Placed:
 
 def draft_of(read: Schedule) -> ScheduleDraft:
     """The definition of a stored schedule."""
-    return ScheduleDraft(
-        name=read.name,
-        timing=Timing.of(read.timing, read.zone),
-        kind=read.kind,
-        template=read.template,
-        payload=json.dumps(read.payload),
-        options=read.options,
-        missed=read.missed,
-        overlap=read.overlap,
-        jitter=read.jitter,
-    )
+    settings: dict[str, Any] = {name: getattr(read, name) for name in ("name", *SETTINGS)}
+    return ScheduleDraft(timing=Timing.of(read.timing, read.zone), payload=json.dumps(read.payload), **settings)
+
+
+def changed(read: Schedule, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a schedule with these changes. None removes an option."""
+    own = {name: getattr(read, name) for name in ("payload", *SETTINGS) if name != "options"} | {"tz": read.zone}
+    if read.template is not None or "kind" in changes or "template" in changes:
+        own.pop("kind")
+    if "kind" in changes:
+        own.pop("template")
+    return {**read.options, **own, **changes}
 
 
 def redefined(read: Schedule, draft: ScheduleDraft, now: datetime) -> Placed:
@@ -383,11 +392,7 @@ def redefined(read: Schedule, draft: ScheduleDraft, now: datetime) -> Placed:
 
 def with_same_times(read: Schedule, draft: ScheduleDraft) -> Placed:
     return Placed(
-        id=read.id,
-        draft=draft,
-        anchor=read.anchor_at,
-        next_fire_at=read.next_fire_at,
-        attend_at=read.attend_at,
+        id=read.id, draft=draft, anchor=read.anchor_at, next_fire_at=read.next_fire_at, attend_at=read.attend_at
     )
 
 

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.app import App
+from holdfast.app.internals import session_of
 from holdfast.engine.names import PagePosition
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
 from holdfast.features.payloads.model import HIDDEN, effective
@@ -81,7 +82,7 @@ async def show(request: Request) -> Response:
         given = await read_large(partial(_form_values, schedule, hides))
         return await _form(request, given, schedule=schedule, hides=hides)
     zone = _zone(query.get("zone"))
-    client, store = app._session, app._session.store
+    client, store = session_of(app), session_of(app).store
     before = time_field(query, "before")
     fires, rules, now = await client.arun(
         read_flows(
@@ -152,7 +153,7 @@ async def act(request: Request) -> Response:
             except HoldfastError as error:
                 return await _form(request, given, schedule=schedule, hides=hides, wrong=error, tried=True)
             return redirect(request, here, f"Saved schedule {schedule.name}.")
-    raise InvalidInput("do is run, pause, resume, delete, preview or save", code="invalid_request")
+    raise InvalidInput("do must be one of run, pause, resume, delete, preview, save", code="invalid_request")
 
 
 async def _form(
@@ -190,20 +191,16 @@ async def _form(
 
 
 def _definition(given: dict[str, str], *, keep_payload: bool = False) -> dict[str, Any]:
-    """The posted values as arguments of ``app.schedules``. Empty fields are left out, or reset."""
-    definition: dict[str, Any] = {name: text_field(given, name) for name in ("kind", "template")}
-    definition = {name: value for name, value in definition.items() if value is not None}
-    definition["timing"] = text_field(given, "timing") or ""
-    definition["tz"] = text_field(given, "tz") or "UTC"
-    definition["missed"] = text_field(given, "missed") or "once"
-    definition["overlap"] = text_field(given, "overlap") or "allow"
-    definition["jitter"] = text_field(given, "jitter", 30) or 0
+    """The posted values as arguments of ``app.schedules``. An empty field has its default."""
+    definition: dict[str, Any] = {name: text_field(given, name) for name in TEXTS}
+    definition["timing"] = definition["timing"] or ""
+    if definition["priority"] is not None:
+        definition["priority"] = _whole(definition["priority"])
+    for name in ("kind", "template"):
+        if definition[name] is None:
+            del definition[name]
     if not keep_payload or text_field(given, "payload", 1_048_576) is not None:
         definition["payload"] = json_field(given, "payload")
-    for name in ("queue", "priority"):
-        text = text_field(given, name)
-        if text is not None:
-            definition[name] = _whole(text) if name == "priority" else text
     return definition
 
 
@@ -211,21 +208,18 @@ def _whole(text: str) -> int:
     try:
         return int(text[:20])
     except ValueError:
-        raise InvalidInput("priority is a whole number", code="invalid_request") from None
+        raise InvalidInput("priority must be a whole number", code="invalid_request") from None
 
 
 def _form_values(schedule: Schedule, hides: bool) -> dict[str, str]:
-    own = {
-        "timing": schedule.timing,
+    values = schedule.options | {name: getattr(schedule, name) for name in TEXTS if hasattr(schedule, name)}
+    values |= {
         "tz": schedule.zone,
-        "kind": "" if schedule.template else schedule.kind,
-        "template": schedule.template or "",
-        "missed": schedule.missed,
-        "overlap": schedule.overlap,
-        "jitter": f"{schedule.jitter:g}s" if schedule.jitter else "",
-        "payload": "" if hides else json.dumps(schedule.payload, indent=2, ensure_ascii=False),
+        "kind": None if schedule.template else schedule.kind,
+        "jitter": f"{schedule.jitter:g}s" if schedule.jitter else None,
+        "payload": None if hides else json.dumps(schedule.payload, indent=2, ensure_ascii=False),
     }
-    return own | {name: str(schedule.options.get(name, "")) for name in ("queue", "priority")}
+    return {name: str(value) for name, value in values.items() if value is not None}
 
 
 async def _schedule(request: Request) -> Schedule:
@@ -243,13 +237,13 @@ def _coming(schedule: Schedule, now: datetime) -> list[Coming]:
 
 async def _hides(request: Request, schedule: Schedule) -> bool:
     """Whether the payload of the schedule must not be shown."""
-    client = the_app(request)._session
+    client = session_of(the_app(request))
     rules = await client.arun(client.store.payload_rules.list(schedule.tenant))
     return effective(rules, schedule.tenant, schedule.kind).restricted
 
 
 async def _now(request: Request) -> datetime:
-    client = the_app(request)._session
+    client = session_of(the_app(request))
     return await client.arun(client.store.clock.now())
 
 

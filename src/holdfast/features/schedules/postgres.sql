@@ -1,15 +1,9 @@
 -- Rules that every writer of templates, schedules and fired times has to obey.
 
-create or replace trigger refuse_update before update on template for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on template for each statement execute function refuse_change();
-create or replace trigger refuse_update before update on made_from for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on made_from for each statement execute function refuse_change();
 create or replace trigger refuse_delete before delete on schedule for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on schedule for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on fire for each statement execute function refuse_change();
 
 -- Versions have no gaps, and the kind of a template never changes: another kind needs another template.
-create or replace function judge_template() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_template() returns trigger language plpgsql set search_path from current as $$
 begin
     if new.version <> coalesce((select max(t.version) from template t where t.tenant = new.tenant and t.name = new.name), 0) + 1 then
         raise exception 'template %: the next version must be one more than the newest', new.name using errcode = 'ZH002';
@@ -19,19 +13,19 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_insert before insert on template for each row execute function judge_template();
+create or replace trigger guard_insert before insert on template for each row execute function guard_template();
 
 -- A program that writes a new version at each start must not fill the table: the newest 1,000 versions of a template are kept.
-create or replace function judge_template_delete() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_template_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if old.version > (select max(t.version) from template t where t.tenant = old.tenant and t.name = old.name) - 1000 then
         raise exception 'template %: its newest 1,000 versions are never deleted', old.name using errcode = 'ZH002';
     end if;
     return old;
 end $$;
-create or replace trigger judge_delete before delete on template for each row execute function judge_template_delete();
+create or replace trigger guard_delete before delete on template for each row execute function guard_template_delete();
 
-create or replace function judge_schedule() returns trigger language plpgsql as $$
+create or replace function guard_schedule() returns trigger language plpgsql as $$
 begin
     if (new.id, new.tenant, new.created_at, new.created_by) is distinct from (old.id, old.tenant, old.created_at, old.created_by)
        or old.state = 'deleted' then
@@ -44,10 +38,10 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_update before update on schedule for each row execute function judge_schedule();
+create or replace trigger guard_update before update on schedule for each row execute function guard_schedule();
 
 -- A time is decided once. A waiting time can become a job; a fired time is marked when its job has ended.
-create or replace function judge_fire() returns trigger language plpgsql as $$
+create or replace function guard_fire() returns trigger language plpgsql as $$
 begin
     if to_jsonb(new) - '{status,job_id,error_code,error_message,at,ended}'::text[]
        <> to_jsonb(old) - '{status,job_id,error_code,error_message,at,ended}'::text[]
@@ -58,9 +52,9 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_update before update on fire for each row execute function judge_fire();
+create or replace trigger guard_update before update on fire for each row execute function guard_fire();
 
-create or replace function judge_fire_insert() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_fire_insert() returns trigger language plpgsql set search_path from current as $$
 begin
     if not exists (select from schedule s where s.id = new.schedule_id and s.tenant = new.tenant)
        or new.job_id is not null and not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant) then
@@ -68,10 +62,10 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_insert before insert on fire for each row execute function judge_fire_insert();
+create or replace trigger guard_insert before insert on fire for each row execute function guard_fire_insert();
 
 -- A job is made from one template version or schedule, of its own tenant; the row is deleted with the job.
-create or replace function judge_made_from() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_made_from() returns trigger language plpgsql set search_path from current as $$
 begin
     if not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant)
        or new.template is not null and not exists (
@@ -83,9 +77,7 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_insert before insert on made_from for each row execute function judge_made_from();
-create or replace trigger judge_delete after delete on made_from
-    referencing old table as gone for each statement execute function judge_delete();
+create or replace trigger guard_insert before insert on made_from for each row execute function guard_made_from();
 
 -- Templates and schedules. Python computes the times; this file applies a complete decision, and only if the schedule has not
 -- changed since the decision. The schedule's row is locked meanwhile, its next time advances in the transaction that creates
@@ -96,7 +88,6 @@ create or replace function put_template(name text, kind text, payload json, opti
                                         actor text default null, for_tenant text default null,
                                         out version integer, out reason text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_scope text := enter(put_template.for_tenant, put_template.actor);
     v_last  template;
@@ -128,7 +119,6 @@ end $$;
 create or replace function enqueue_made(jobs json, template text, version integer, for_tenant text default null)
 returns table (id uuid, state state, created boolean, reason text, detail text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_tenant text := enter(coalesce(enqueue_made.for_tenant, nullif(scope(), '*'), 'default'));
     v_row    record;
@@ -144,10 +134,8 @@ begin
 end $$;
 
 -- Create a schedule from the given columns. Returns false if the name is taken.
-create or replace function add_schedule(definition json, actor text default null, for_tenant text default null)
-returns boolean
+create or replace function add_schedule(definition json, actor text default null, for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(add_schedule.for_tenant, add_schedule.actor);
@@ -169,10 +157,8 @@ end $$;
 -- Redefine, pause, resume or delete a schedule. `revision` is the one that the caller read. Returns false if the schedule has
 -- changed since.
 create or replace function change_schedule(schedule uuid, revision integer, definition json, actor text default null,
-                                           for_tenant text default null)
-returns boolean
+                                           for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(change_schedule.for_tenant, change_schedule.actor);
@@ -194,11 +180,8 @@ end $$;
 
 -- Update which schedules a program declares in its code. Returns those that it no longer declares, once each.
 create or replace function declare_schedules(declared_by text, names text[], for_tenant text default null)
-returns table (name text)
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(declare_schedules.for_tenant, 'scheduler');
+returns table (name text) language plpgsql security definer set search_path from current as $$
+declare v_scope text := enter(declare_schedules.for_tenant, 'scheduler');
 begin
     update schedule s set undeclared_at = null
      where s.tenant = v_scope and s.declared_by = declare_schedules.declared_by and s.state <> 'deleted'
@@ -264,9 +247,7 @@ end $$;
 
 -- Apply decisions about due times. Returns one row per decision whose schedule had not changed since.
 create or replace function fire_schedules(decisions json, for_tenant text default '*')
-returns table (schedule uuid, fired integer)
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+returns table (schedule uuid, fired integer) language plpgsql security definer set search_path from current as $$
 declare
     v_now      timestamptz := clock_now();
     v_scope    text;
@@ -345,7 +326,6 @@ end $$;
 create or replace function run_schedule(schedule uuid, job json, template_version integer default null, anyway boolean default false,
                                         actor text default null, for_tenant text default null, out id uuid, out reason text, out detail text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now      timestamptz := clock_now();
     v_scope    text := enter(run_schedule.for_tenant, run_schedule.actor);

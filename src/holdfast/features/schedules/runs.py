@@ -35,6 +35,7 @@ from holdfast.features.schedules.model import (
 )
 from holdfast.stores.flow import Flow, Steps
 from holdfast.stores.port import Caller
+from holdfast.stores.requests import new_id
 from holdfast.worker.maintenance import MaintenanceTask
 
 if TYPE_CHECKING:
@@ -58,14 +59,11 @@ class FireResult:
 class Scheduler:
     """The schedules that the code of one app declares, and the maintenance task that fires all schedules."""
 
-    def __init__(
-        self, caller: Caller, program: str, kinds: Collection[str], make: Make, new_id: Callable[[], str]
-    ) -> None:
+    def __init__(self, caller: Caller, program: str, kinds: Collection[str], make: Make) -> None:
         self._caller = caller
         self._program = program
         self._kinds = kinds
-        self.make = make
-        self._new_id = new_id
+        self._make = make
         self._declared: dict[str, ScheduleDraft] = {}
         self._reconciled: WeakSet[Store] = WeakSet()
         self.without_job: list[str] = []
@@ -118,7 +116,6 @@ class Scheduler:
         pauses = (yield from store.pauses.list(tenant).start()) if due else []
         if any(pause.halts for pause in pauses):
             return FireResult(store, fresh, 0)  # the policy of each schedule decides about times missed meanwhile
-        refusing = [pause for pause in pauses if pause.refuse_enqueue]
         templates: dict[tuple[str, str], Template | None] = {}
         decisions = []
         for schedule in due:
@@ -126,7 +123,7 @@ class Scheduler:
             if schedule.template is not None and key not in templates:
                 templates[key] = yield from store.templates.get(schedule.template, schedule.tenant).start()
             decision = self.decide(schedule, templates.get(key), now, schedule.kind in run)
-            decisions.append(_postponed(schedule, now, "paused") if _is_refused(decision, refusing) else decision)
+            decisions.append(_postponed(schedule, now, "paused") if _is_refused(decision, pauses) else decision)
         if any(firing.job is not None for decision in decisions for firing in decision.firings):
             rules = yield from store.payload_rules.list(tenant).start()
             decisions = [_checked_payloads(decision, rules) for decision in decisions] if rules else decisions
@@ -187,7 +184,7 @@ class Scheduler:
         tenant: str,
     ) -> JobSpec:
         arguments, merged = job_arguments(template, payload, options, due)
-        return self.make(kind, arguments, {**merged, "tenant": tenant, "enqueued_by": f"schedule {name}"})
+        return self._make(kind, arguments, {**merged, "tenant": tenant, "enqueued_by": f"schedule {name}"})
 
     # --- declaring ---
 
@@ -220,7 +217,7 @@ class Scheduler:
             for name in gone:
                 log.warning(
                     "Schedule %s is in the database but no longer declared by %s; it still fires. To delete it: "
-                    "holdfast schedules delete %s",
+                    "holdfast schedules remove %s",
                     name,
                     self._program,
                     name,
@@ -228,7 +225,7 @@ class Scheduler:
 
     def _introduce(self, store: Store, draft: ScheduleDraft, digest: str, now: datetime) -> Steps[None]:
         try:
-            placed = Placed.at(self._new_id(), draft, now).declared(self._program, digest)
+            placed = Placed.at(new_id(), draft, now).declared(self._program, digest)
         except InvalidSetting:  # a single time that has passed
             log.info("Declared schedule %s has no future time", draft.name)
             return
@@ -237,12 +234,12 @@ class Scheduler:
             log.warning("Declared schedule %s skipped: another schedule has this name", draft.name)
 
 
-def _is_refused(decision: Decision, refusing: list[Pause]) -> bool:
+def _is_refused(decision: Decision, pauses: list[Pause]) -> bool:
     """Whether a pause refuses a job that the decision would create."""
     firings = decision.firings if decision.spare is None else (*decision.firings, decision.spare)
     specs = [firing.job for firing in firings if firing.job is not None]
     tenant = decision.schedule.tenant
-    return any(pause.holds(tenant, spec.queue, spec.kind, spec.agent) for pause in refusing for spec in specs)
+    return any(pause.refuses(tenant, spec.queue, spec.kind, spec.agent) for pause in pauses for spec in specs)
 
 
 def _checked_payloads(decision: Decision, rules: Sequence[PayloadRule]) -> Decision:

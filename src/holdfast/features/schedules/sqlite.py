@@ -12,12 +12,21 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.engine.job import Enqueued, JobSpec
-from holdfast.features.schedules.model import MOST_WAITING, Decision, Firing, Placed, Schedule, Template, TemplateDraft
-from holdfast.features.schedules.store import ScheduleReads, TemplateReads
+from holdfast.features.schedules.model import (
+    MOST_WAITING,
+    SETTINGS,
+    Decision,
+    Firing,
+    Placed,
+    Schedule,
+    Template,
+    TemplateDraft,
+)
+from holdfast.features.schedules.store import ScheduleStore, TemplateStore
 from holdfast.stores.codecs import micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.admission import halted
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json, write
 from holdfast.stores.sqlite.enqueue import add
 from holdfast.stores.sqlite.insert_checks import capacity_refusal
 from holdfast.stores.sqlite.registry_checks import unregistered
@@ -30,7 +39,7 @@ _PRUNE = "DELETE FROM holdfast_template WHERE tenant = ? AND name = ? AND versio
 _ADD_ORIGIN = "INSERT INTO holdfast_made_from (job_id, tenant, template, template_version) VALUES (?, ?, ?, ?)"
 
 
-class SqliteTemplates(SqlitePart, TemplateReads):
+class SqliteTemplates(SqlitePart, TemplateStore):
     @flow()
     def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
         now = yield from begin_write(actor)
@@ -71,7 +80,7 @@ class SqliteTemplates(SqlitePart, TemplateReads):
 
 
 _PARTS = (
-    *("state", "timing", "zone", "kind", "template", "payload", "options", "missed", "overlap", "jitter"),
+    *("state", "timing", "zone", "payload", *SETTINGS),
     *("declared_by", "declared_hash", "anchor_at", "next_fire_at", "attend_at"),
 )
 _SCHEDULE_ADD = (
@@ -138,22 +147,16 @@ _SECOND = 1_000_000
 _SCHEDULER = "scheduler"
 
 
-class SqliteSchedules(SqlitePart, ScheduleReads):
+class SqliteSchedules(SqlitePart, ScheduleStore):
     @flow()
     def add(self, schedule: Placed, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from begin_write(actor)
-        identity = {"id": schedule.id, "name": schedule.draft.name, "tenant": tenant, "actor": actor, "now": now}
-        rows = yield Statement(_SCHEDULE_ADD, {**_columns(schedule, schedule.state), **identity})
-        yield from end_write()
-        return bool(rows)
+        identity = {"id": schedule.id, "name": schedule.draft.name, "tenant": tenant}
+        return bool((yield from write(actor, _SCHEDULE_ADD, **(_columns(schedule, schedule.state) | identity))))
 
     @flow()
     def change(self, read: Schedule, becomes: Placed, state: str, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from begin_write(actor)
         identity = {"id": read.id, "revision": read.revision, "tenant": tenant, "any": any_tenant(tenant)}
-        rows = yield Statement(_CHANGE, {**_columns(becomes, state), **identity, "actor": actor, "now": now})
-        yield from end_write()
-        return bool(rows)
+        return bool((yield from write(actor, _CHANGE, **(_columns(becomes, state) | identity))))
 
     @flow()
     def declare(self, declared_by: str, names: Sequence[str], tenant: str) -> Steps[list[str]]:

@@ -2,30 +2,21 @@
 -- the delete triggers, so each insert checks for conflicting rows first.
 
 -- Versions have no gaps, and the kind of a template never changes: another kind needs another template.
-DROP TRIGGER IF EXISTS holdfast_judge_template_insert;
-CREATE TRIGGER holdfast_judge_template_insert BEFORE INSERT ON holdfast_template
+CREATE TRIGGER holdfast_guard_template_insert BEFORE INSERT ON holdfast_template
 WHEN NEW.version <> 1 + coalesce((SELECT max(t.version) FROM holdfast_template t WHERE t.tenant = NEW.tenant AND t.name = NEW.name), 0)
      OR EXISTS (SELECT 1 FROM holdfast_template t WHERE t.tenant = NEW.tenant AND t.name = NEW.name AND t.kind <> NEW.kind)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the next version must be one more than the newest, and the kind of a template cannot change');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_template_update;
-CREATE TRIGGER holdfast_refuse_template_update BEFORE UPDATE ON holdfast_template
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: template versions are never changed');
-END;
-
 -- A program that writes a new version at each start must not fill the table: the newest 1,000 versions of a template are kept.
-DROP TRIGGER IF EXISTS holdfast_judge_template_delete;
-CREATE TRIGGER holdfast_judge_template_delete BEFORE DELETE ON holdfast_template
+CREATE TRIGGER holdfast_guard_template_delete BEFORE DELETE ON holdfast_template
 WHEN OLD.version > (SELECT max(t.version) FROM holdfast_template t WHERE t.tenant = OLD.tenant AND t.name = OLD.name) - 1000
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the newest 1,000 versions of a template are never deleted');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_schedule_insert;
-CREATE TRIGGER holdfast_judge_schedule_insert BEFORE INSERT ON holdfast_schedule
+CREATE TRIGGER holdfast_guard_schedule_insert BEFORE INSERT ON holdfast_schedule
 WHEN EXISTS (SELECT 1 FROM holdfast_schedule s WHERE s.id = NEW.id)
      OR NEW.state <> 'deleted' AND EXISTS (SELECT 1 FROM holdfast_schedule s WHERE s.tenant = NEW.tenant AND s.name = NEW.name AND s.state <> 'deleted')
 BEGIN
@@ -33,8 +24,7 @@ BEGIN
 END;
 
 -- Times move forward unless the schedule was redefined: a time that has been fired is not fired again.
-DROP TRIGGER IF EXISTS holdfast_judge_schedule_update;
-CREATE TRIGGER holdfast_judge_schedule_update BEFORE UPDATE ON holdfast_schedule
+CREATE TRIGGER holdfast_guard_schedule_update BEFORE UPDATE ON holdfast_schedule
 WHEN NEW.id <> OLD.id OR NEW.tenant <> OLD.tenant OR NEW.created_at <> OLD.created_at OR NEW.created_by <> OLD.created_by
      OR OLD.state = 'deleted' OR NEW.revision < OLD.revision
      OR (NEW.revision = OLD.revision AND NEW.next_fire_at < OLD.next_fire_at)
@@ -42,14 +32,12 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: the identity of a schedule cannot change, nor a deleted one; its next time cannot move back');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_schedule_delete;
 CREATE TRIGGER holdfast_refuse_schedule_delete BEFORE DELETE ON holdfast_schedule
 BEGIN
     SELECT RAISE(ABORT, 'immutable: schedules cannot be deleted from the table; mark the schedule as deleted');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_fire_insert;
-CREATE TRIGGER holdfast_judge_fire_insert BEFORE INSERT ON holdfast_fire
+CREATE TRIGGER holdfast_guard_fire_insert BEFORE INSERT ON holdfast_fire
 WHEN EXISTS (SELECT 1 FROM holdfast_fire f WHERE f.schedule_id = NEW.schedule_id AND f.due_at = NEW.due_at AND f.manual = NEW.manual)
      OR NOT EXISTS (SELECT 1 FROM holdfast_schedule s WHERE s.id = NEW.schedule_id AND s.tenant = NEW.tenant)
      OR (NEW.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM holdfast_job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant))
@@ -58,8 +46,7 @@ BEGIN
 END;
 
 -- A time is decided once. A waiting time can become a job; a fired time is marked when its job has ended.
-DROP TRIGGER IF EXISTS holdfast_judge_fire_update;
-CREATE TRIGGER holdfast_judge_fire_update BEFORE UPDATE ON holdfast_fire
+CREATE TRIGGER holdfast_guard_fire_update BEFORE UPDATE ON holdfast_fire
 WHEN NEW.schedule_id <> OLD.schedule_id OR NEW.due_at <> OLD.due_at OR NEW.manual <> OLD.manual OR NEW.tenant <> OLD.tenant
      OR NEW.count <> OLD.count OR NEW.since_at IS NOT OLD.since_at OR NEW.actor <> OLD.actor OR NEW.ended < OLD.ended
      OR (OLD.status <> 'waiting' AND (NEW.status <> OLD.status OR NEW.job_id IS NOT OLD.job_id OR NEW.at <> OLD.at
@@ -69,8 +56,7 @@ BEGIN
 END;
 
 -- A job is made from one template version or schedule, of its own tenant; the row is deleted with the job.
-DROP TRIGGER IF EXISTS holdfast_judge_made_from_insert;
-CREATE TRIGGER holdfast_judge_made_from_insert BEFORE INSERT ON holdfast_made_from
+CREATE TRIGGER holdfast_guard_made_from_insert BEFORE INSERT ON holdfast_made_from
 WHEN EXISTS (SELECT 1 FROM holdfast_made_from m WHERE m.job_id = NEW.job_id)
      OR NOT EXISTS (SELECT 1 FROM holdfast_job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant)
      OR (NEW.template IS NOT NULL AND NOT EXISTS (SELECT 1 FROM holdfast_template t WHERE t.tenant = NEW.tenant AND t.name = NEW.template
@@ -78,17 +64,4 @@ WHEN EXISTS (SELECT 1 FROM holdfast_made_from m WHERE m.job_id = NEW.job_id)
      OR (NEW.schedule_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM holdfast_schedule s WHERE s.id = NEW.schedule_id AND s.tenant = NEW.tenant))
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a job has one origin, which must exist');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_refuse_made_from_update;
-CREATE TRIGGER holdfast_refuse_made_from_update BEFORE UPDATE ON holdfast_made_from
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: the origin of a job never changes');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_judge_made_from_delete;
-CREATE TRIGGER holdfast_judge_made_from_delete BEFORE DELETE ON holdfast_made_from
-WHEN EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = OLD.job_id)
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: the origin of a job is never deleted while the job exists');
 END;

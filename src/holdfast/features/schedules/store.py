@@ -1,12 +1,13 @@
-"""Schedules and templates in the database: the ports, the shared reads, and PostgreSQL."""
+"""Schedules and templates in the database: the ports with the shared reads, and PostgreSQL."""
 
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import WORKER_HOLDER_PATTERN, Enqueued, JobSpec
@@ -29,98 +30,36 @@ from holdfast.stores.postgres.base import Calls
 from holdfast.stores.postgres.codec import enqueue_document, enqueued, job_document
 from holdfast.stores.reader import at_most, beyond, within
 
-
-class ScheduleStore(Protocol):
-    def add(self, schedule: Placed, actor: str, tenant: str) -> Flow[bool]:
-        """False if the name is taken."""
-        ...
-
-    def change(self, read: Schedule, becomes: Placed, state: str, actor: str, tenant: str) -> Flow[bool]:
-        """Redefine, pause, resume or delete a schedule; False if it has changed since it was read."""
-        ...
-
-    def declared(self, declared_by: str, tenant: str) -> Flow[list[Schedule]]: ...
-
-    def declare(self, declared_by: str, names: Sequence[str], tenant: str) -> Flow[list[str]]:
-        """Record which schedules a program declares; returns those that it no longer declares."""
-        ...
-
-    def due(
-        self, kinds: Sequence[str], want: int, tenant: str, held: bool = False
-    ) -> Flow[tuple[datetime, list[Schedule], frozenset[str]]]:
-        """The time, and the due schedules: those of these kinds, and those whose kinds no live Holdfast worker names.
-        The set has the kinds among them that some worker handles. ``held`` first returns those of these kinds that no
-        worker handled so far."""
-        ...
-
-    def fire(self, decisions: Sequence[Decision], tenant: str) -> Flow[int]:
-        """Apply the decisions whose schedules have not changed since; returns their number."""
-        ...
-
-    def run(
-        self, schedule_id: str, firing: Firing, anyway: bool, actor: str, tenant: str
-    ) -> Flow[tuple[str | None, str | None, str | None]]:
-        """Run a schedule now, in addition to its times. Returns the job's id, or the reason and the message of a
-        refusal."""
-        ...
-
-    def get(self, name: str, tenant: str) -> Flow[Schedule | None]: ...
-
-    def fires(
-        self, schedule_id: str, tenant: str, limit: int = 50, before: datetime | None = None
-    ) -> Flow[list[ScheduleRun]]:
-        """The results of its past times, newest first."""
-        ...
-
-    def list(
-        self,
-        tenant: str,
-        state: str | None = None,
-        kind: str | None = None,
-        after: PagePosition | None = None,
-        limit: int | None = None,
-    ) -> Flow[list[Schedule]]:
-        """Schedules by tenant and name."""
-        ...
-
-
-class TemplateStore(Protocol):
-    def remove(self, name: str, actor: str, tenant: str) -> Flow[bool]: ...
-
-    def get(self, name: str, tenant: str, version: int | None = None) -> Flow[Template | None]:
-        """This version, or the newest one, which may be a removal."""
-        ...
-
-    def versions(
-        self, name: str, tenant: str, after: PagePosition | None = None, limit: int | None = None
-    ) -> Flow[list[Template]]:
-        """Versions by tenant, newest first. ``after`` has the number of a version as its name."""
-        ...
-
-    def enqueue(self, specs: Sequence[JobSpec], template: str, version: int, tenant: str) -> Flow[list[Enqueued]]: ...
-
-    def made_from(self, job_id: str, tenant: str) -> Flow[MadeFrom | None]: ...
-
-    def scheduled_at(self, job_id: str, tenant: str) -> Flow[datetime | None]:
-        """The time of the schedule that created this job, or the job that started its workflow."""
-        ...
-
-    def set(self, draft: TemplateDraft, actor: str, tenant: str) -> Flow[Template | None]:
-        """Add a version, unless it equals the newest one; None if the template is of another kind."""
-        ...
-
-    def list(self, tenant: str, after: PagePosition | None = None, limit: int | None = None) -> Flow[list[Template]]:
-        """The newest version of each template that was not removed, by tenant and name."""
-        ...
-
-
 TEMPLATE_COLUMNS = Record.columns(Template, "t.")
 SCHEDULE_COLUMNS = Record.columns(Schedule, "s.")
 # Live workers.
 ALIVE = "from {lease} l where l.ended_at is null and l.until > :now and"
 
 
-class ScheduleReads(Reader):
+class ScheduleStore(Reader):
+    @abstractmethod
+    def add(self, schedule: Placed, actor: str, tenant: str) -> Flow[bool]:
+        """False if the name is taken."""
+
+    @abstractmethod
+    def change(self, read: Schedule, becomes: Placed, state: str, actor: str, tenant: str) -> Flow[bool]:
+        """Redefine, pause, resume or delete a schedule; False if it has changed since it was read."""
+
+    @abstractmethod
+    def declare(self, declared_by: str, names: Sequence[str], tenant: str) -> Flow[list[str]]:
+        """Record which schedules a program declares; returns those that it no longer declares."""
+
+    @abstractmethod
+    def fire(self, decisions: Sequence[Decision], tenant: str) -> Flow[int]:
+        """Apply the decisions whose schedules have not changed since; returns their number."""
+
+    @abstractmethod
+    def run(
+        self, schedule_id: str, firing: Firing, anyway: bool, actor: str, tenant: str
+    ) -> Flow[tuple[str | None, str | None, str | None]]:
+        """Run a schedule now, in addition to its times. Returns the job's id, or the reason and the message of a
+        refusal."""
+
     @cached_property
     def _schedule(self) -> Callable[[Row], Schedule]:
         return Record.decoder(Schedule, self.dialect.codec)
@@ -131,8 +70,7 @@ class ScheduleReads(Reader):
             f"select {SCHEDULE_COLUMNS} from {{schedule}} s"
             f" where s.name = :name and s.state <> 'deleted' and {within(tenant, 's.tenant')}"
         )
-        rows = yield from self._query(tenant, text, name=name)
-        return self._schedule(rows[0]) if rows else None
+        return (yield from self._record(Schedule, tenant, text, name=name))
 
     @flow(writes=False)
     def declared(self, declared_by: str, tenant: str) -> Steps[list[Schedule]]:
@@ -141,29 +79,33 @@ class ScheduleReads(Reader):
             " where s.declared_by = :program and s.declared_by is not null"
             f" and {within(tenant, 's.tenant')} and s.state <> 'deleted' order by s.name"
         )
-        rows = yield from self._query(tenant, text, program=declared_by)
-        return [self._schedule(row) for row in rows]
+        return (yield from self._records(Schedule, tenant, text, program=declared_by))
 
     @flow(writes=False)
     def fires(
         self, schedule_id: str, tenant: str, limit: int = 50, before: datetime | None = None
     ) -> Steps[list[ScheduleRun]]:
+        """The results of its past times, newest first."""
         earlier = "" if before is None else " and f.due_at < :before"
         text = (
             f"select {Record.columns(ScheduleRun, 'f.')} from {{fire}} f where f.schedule_id = :id"
             f" and {within(tenant, 'f.tenant')}{earlier} order by f.due_at desc, f.manual desc limit :limit"
         )
         moment = None if before is None else self.dialect.codec.moment(before)
-        rows = yield from self._query(tenant, text, id=parse_id(schedule_id), limit=limit, before=moment)
-        decode = Record.decoder(ScheduleRun, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (
+            yield from self._records(ScheduleRun, tenant, text, id=parse_id(schedule_id), limit=limit, before=moment)
+        )
 
     @flow(writes=False)
     def due(
         self, kinds: Sequence[str], want: int, tenant: str, held: bool = False
     ) -> Steps[tuple[datetime, list[Schedule], frozenset[str]]]:
-        """Schedules whose handlers another live Holdfast worker has are left to that worker: it can check their
-        arguments. Workers in other languages do not fire schedules, but count for the kinds that are handled."""
+        """The time, the due schedules of these kinds and of kinds that no live Holdfast worker names, and the kinds
+        among them that some worker handles. ``held`` first returns those of these kinds that no worker handled so far.
+
+        Schedules whose handlers another live Holdfast worker has are left to that worker: it can check their arguments.
+        Workers in other languages do not fire schedules, but count for the kinds that are handled.
+        """
         codec, own = self.dialect.codec, within(tenant, "s.tenant")
         rows = yield from self._query(tenant, "select p.now from {present} p")
         now: Any = rows[0][0]
@@ -206,6 +148,7 @@ class ScheduleReads(Reader):
         after: PagePosition | None = None,
         limit: int | None = None,
     ) -> Steps[list[Schedule]]:
+        """Schedules by tenant and name."""
         later, cursor = beyond(tenant, after, "s.tenant", "s.name")
         conditions = [within(tenant, "s.tenant"), "s.state <> 'deleted'", later]
         if state is not None:
@@ -218,30 +161,36 @@ class ScheduleReads(Reader):
             f" from (select s.* from {{schedule}} s where {' and '.join(conditions)}"
             f" order by {order}{at_most(limit)}) s order by {order}"
         )
-        rows = yield from self._query(tenant, text, state=state, kind=kind, **cursor)
-        return [self._schedule(row) for row in rows]
+        return (yield from self._records(Schedule, tenant, text, state=state, kind=kind, **cursor))
 
 
-class TemplateReads(Reader):
-    @cached_property
-    def _template(self) -> Callable[[Row], Template]:
-        return Record.decoder(Template, self.dialect.codec)
+class TemplateStore(Reader):
+    @abstractmethod
+    def remove(self, name: str, actor: str, tenant: str) -> Flow[bool]: ...
+
+    @abstractmethod
+    def enqueue(self, specs: Sequence[JobSpec], template: str, version: int, tenant: str) -> Flow[list[Enqueued]]: ...
+
+    @abstractmethod
+    def set(self, draft: TemplateDraft, actor: str, tenant: str) -> Flow[Template | None]:
+        """Add a version, unless it equals the newest one; None if the template is of another kind."""
 
     @flow(writes=False)
     def get(self, name: str, tenant: str, version: int | None = None) -> Steps[Template | None]:
+        """This version, or the newest one, which may be a removal."""
         which = "" if version is None else " and t.version = :version"
         text = (
             f"select {TEMPLATE_COLUMNS} from {{template}} t"
             f" where t.name = :name and {within(tenant, 't.tenant')}{which}"
             " order by t.version desc limit 1"
         )
-        rows = yield from self._query(tenant, text, name=name, version=version)
-        return self._template(rows[0]) if rows else None
+        return (yield from self._record(Template, tenant, text, name=name, version=version))
 
     @flow(writes=False)
     def versions(
         self, name: str, tenant: str, after: PagePosition | None = None, limit: int | None = None
     ) -> Steps[list[Template]]:
+        """Versions by tenant, newest first. ``after`` has the number of a version as its name."""
         older, cursor = "1 = 1", {}
         if after is not None:
             older = "(t.tenant > :after_tenant or t.tenant = :after_tenant and t.version < :after_version)"
@@ -252,8 +201,7 @@ class TemplateReads(Reader):
             f" where t.name = :name and {within(tenant, 't.tenant')} and {older} order by {order}{at_most(limit)}) t"
             f" order by {order}"
         )
-        rows = yield from self._query(tenant, text, name=name, **cursor)
-        return [self._template(row) for row in rows]
+        return (yield from self._records(Template, tenant, text, name=name, **cursor))
 
     @flow(writes=False)
     def made_from(self, job_id: str, tenant: str) -> Steps[MadeFrom | None]:
@@ -261,11 +209,11 @@ class TemplateReads(Reader):
             f"select {Record.columns(MadeFrom, 'm.')} from {{made_from}} m"
             f" where m.job_id = :id and {within(tenant, 'm.tenant')}"
         )
-        rows = yield from self._query(tenant, text, id=parse_id(job_id))
-        return Record.decoder(MadeFrom, self.dialect.codec)(rows[0]) if rows else None
+        return (yield from self._record(MadeFrom, tenant, text, id=parse_id(job_id)))
 
     @flow(writes=False)
     def scheduled_at(self, job_id: str, tenant: str) -> Steps[datetime | None]:
+        """The time of the schedule that created this job, or the job that started its workflow."""
         text = (
             "select m.due_at from {made_from} m where m.due_at is not null and m.job_id in (select :id union all"
             " select w.parent_id from {node} n join {workflow} w on w.id = n.workflow_id where n.job_id = :id"
@@ -277,6 +225,7 @@ class TemplateReads(Reader):
 
     @flow(writes=False)
     def list(self, tenant: str, after: PagePosition | None = None, limit: int | None = None) -> Steps[list[Template]]:
+        """The newest version of each template that was not removed, by tenant and name."""
         later, cursor = beyond(tenant, after, "t.tenant", "t.name")
         text = (
             f"select {self.dialect.bounded(TEMPLATE_COLUMNS, 't.tenant, t.name', 't.payload')} from"
@@ -285,24 +234,19 @@ class TemplateReads(Reader):
             " where n.tenant = t.tenant and n.name = t.name and n.version > t.version)"
             f" order by t.tenant, t.name{at_most(limit)}) t order by t.tenant, t.name"
         )
-        rows = yield from self._query(tenant, text, **cursor)
-        return [self._template(row) for row in rows]
+        return (yield from self._records(Template, tenant, text, **cursor))
 
 
-class PostgresSchedules(Calls, ScheduleReads):
+class PostgresSchedules(Calls, ScheduleStore):
     @flow(single=True)
     def add(self, schedule: Placed, actor: str, tenant: str) -> Steps[bool]:
         definition = _definition(schedule, schedule.state, id=schedule.id, name=schedule.draft.name)
-        rows = yield self._call("add_schedule", "%s::json, %s, %s", definition, actor, tenant)
-        return bool(rows[0][0])
+        return (yield from self._flag("add_schedule", "%s::json, %s, %s", definition, actor, tenant))
 
     @flow(single=True)
     def change(self, read: Schedule, becomes: Placed, state: str, actor: str, tenant: str) -> Steps[bool]:
-        definition = _definition(becomes, state)
-        rows = yield self._call(
-            "change_schedule", "%s, %s, %s::json, %s, %s", read.id, read.revision, definition, actor, tenant
-        )
-        return bool(rows[0][0])
+        params = (read.id, read.revision, _definition(becomes, state), actor, tenant)
+        return (yield from self._flag("change_schedule", "%s, %s, %s::json, %s, %s", *params))
 
     @flow(single=True)
     def declare(self, declared_by: str, names: Sequence[str], tenant: str) -> Steps[list[str]]:
@@ -334,7 +278,7 @@ class PostgresSchedules(Calls, ScheduleReads):
         return None if job_id is None else str(job_id), reason, detail
 
 
-class PostgresTemplates(Calls, TemplateReads):
+class PostgresTemplates(Calls, TemplateStore):
     @flow(single=True)
     def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
         rows = yield self._call("put_template", "%s, null, null, null, true, %s, %s", name, actor, tenant)

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, Unpack
+from typing import Annotated, Any, Protocol, Unpack
 
+from holdfast.engine.declared import Help, http
 from holdfast.engine.job import Enqueued, JobSpec
-from holdfast.engine.names import Paging, check_name
+from holdfast.engine.job_options import TemplateOptions
+from holdfast.engine.names import NamedKind, Paging, check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.errors import Conflict, InvalidSetting, NotFound
 from holdfast.features.payloads.model import shown_payload
-from holdfast.features.schedules.model import Template, TemplateDraft, job_arguments
-from holdfast.stores.flow import Steps, flow, run
+from holdfast.features.schedules.model import Payload, Template, TemplateDraft, job_arguments
+from holdfast.stores.flow import Steps, flow, run, transaction
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
-from holdfast.telemetry import tracing
+from holdfast.telemetry import observers
+
+Name = Annotated[str, Help("The template's name.", "NAME")]
+Arguments = Annotated[
+    Any, Help("Arguments to add to those of the template.", cli="Arguments to add: JSON, @file, or - for stdin.")
+]
+Version = Annotated[int | None, Help("Version to use; default: the newest.", low=1, high=2**31 - 1)]
 
 _Templates = list[Template]  # inside the class, ``list`` is an operation
 
@@ -32,29 +40,45 @@ class Templates(StoreNamespace):
     """Job definitions with a name, versions and defaults."""
 
     def __init__(
-        self, caller: Caller, maker: JobMaker, version: int | None = None, options: Mapping[str, Any] | None = None
+        self,
+        caller: Caller,
+        maker: JobMaker | None = None,
+        version: int | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
+        """``maker`` is for the operations that create jobs or check them."""
         super().__init__(caller)
         self._maker = maker
         self._version = version
         self._options = dict(options or {})
 
     @operation
+    @http(
+        "PUT /templates/{name}",
+        "operate",
+        tenant="one",
+        example={"kind": "report", "payload": {"format": "pdf"}, "queue": "reports"},
+    )
     def set(
-        self, /, name: str, kind: str, payload: Mapping[str, Any] | None = None, **options: Any
+        self,
+        /,
+        name: Name,
+        kind: Annotated[str | NamedKind, Help("Job kind to enqueue.", "KIND", wire=str)],
+        payload: Payload = None,
+        **options: Unpack[TemplateOptions],
     ) -> Program[Template]:
-        """Define a template, or change it. A change makes a new version; the newest 1,000 are kept. Setting the same
-        definition again changes nothing.
+        """Create a template or a new version of it. Older versions stay. Setting the same definition again changes
+        nothing.
 
-        ``payload`` has default arguments, not necessarily all. Options are ``queue``, ``priority``, ``tags``,
-        ``agent``, ``executor``, ``retry``, ``correlation_id``, ``external_ref``, and ``deadline`` as a duration.
+        ``payload`` has default arguments, not necessarily all. The newest 1,000 versions are kept.
         """
         draft = TemplateDraft.of(name, kind, payload, options)
+        assert self._maker is not None
         self._maker.fits(draft.kind, payload or {})
         template = yield from run(self._store.templates.set(draft, self._actor, self._tenant))
         if template is None:
             raise Conflict(
-                f"template {name} is for another kind than {kind}",
+                f"template {name} is for another kind than {draft.kind}",
                 code="template_kind",
                 fix="Create another template for another kind.",
             )
@@ -63,36 +87,45 @@ class Templates(StoreNamespace):
     aset = awaited(set)
 
     @operation
-    def get(self, name: str, version: int | None = None) -> Program[Template]:
-        """One version, or the newest one without a number. ``NotFound`` if there is none, or the template was
-        removed."""
-        template = _usable((yield from run(self._get(name, version))), version)
-        if template is None:
-            raise not_found(name)
-        return template
+    @http("GET /templates/{name}", "read", name="show_template")
+    @transaction(writes=False)
+    def get(self, name: Name, version: Version = None) -> Steps[Template]:
+        """Show a version of a template; without a number, the newest.
+
+        ``NotFound`` if there is none, or the template was removed.
+        """
+        template = yield from self._usable(name, version, self._tenant)
+        return (yield from self._redacted([template]))[0]
 
     aget = awaited(get)
 
     @operation
-    def list(self, **page: Unpack[Paging]) -> Program[_Templates]:
-        """The newest version of each template, by name."""
-        return (yield from run(self._listed(page)))
+    @http("GET /templates", "read")
+    @transaction(writes=False)
+    def list(self, **page: Unpack[Paging]) -> Steps[_Templates]:
+        """List templates in their newest versions, by name."""
+        return (yield from self._redacted((yield from self._store.templates.list(self._tenant, **page).start())))
 
     alist = awaited(list)
 
     @operation
-    def versions(self, name: str, **page: Unpack[Paging]) -> Program[_Templates]:
-        """Versions of a template, newest first, including removals. A page continues after ``Place(tenant,
-        str(version))``."""
-        return (yield from run(self._versions(name, page)))
+    @http("GET /templates/{name}/versions", "read", name="template_versions", page="version")
+    @transaction(writes=False)
+    def versions(self, name: Name, **page: Unpack[Paging]) -> Steps[_Templates]:
+        """List the versions of a template, newest first, including removals."""
+        versions = yield from self._store.templates.versions(_checked(name), self._tenant, **page).start()
+        if not versions and page.get("after") is None:
+            raise _not_found(name)
+        return (yield from self._redacted(versions))
 
     aversions = awaited(versions)
 
     @operation
-    def remove(self, name: str) -> Program[None]:
-        """Stop making jobs from a template. Its versions stay; setting it again makes the next version."""
+    @http("DELETE /templates/{name}", "operate", tenant="one")
+    def remove(self, name: Name) -> Program[None]:
+        """Remove a template from use. Its versions stay readable; setting it again makes the next version."""
         if not (yield from run(self._store.templates.remove(_checked(name), self._actor, self._tenant))):
-            raise not_found(name)
+            raise _not_found(name)
 
     aremove = awaited(remove)
 
@@ -102,26 +135,37 @@ class Templates(StoreNamespace):
         return Templates(self._caller, self._maker, chosen, {**self._options, **options})
 
     @operation
-    def enqueue(self, name: str, /, **arguments: Any) -> Program[Any]:
-        """Enqueue a job made from a template; ``arguments`` override those of its payload. Returns the handle."""
-        prepared, answers = yield from run(self._enqueue(name, arguments))
+    @http("POST /templates/{name}/enqueue", "enqueue", tenant="one", by_hand=True)
+    def enqueue(self, name: Name, /, **arguments: Arguments) -> Program[Any]:
+        """Enqueue a job from a template; ``arguments`` override those of its payload. Returns the handle."""
+        assert self._maker is not None
+        prepared, answers = yield from run(self._enqueue(self._maker, name, arguments))
         return self._maker.handle(answers, prepared)
 
     aenqueue = awaited(enqueue)
 
-    @flow(writes=False)
-    def _get(self, name: str, version: int | None) -> Steps[Template | None]:
-        template = yield from self._store.templates.get(_checked(name), self._tenant, version).start()
-        return None if template is None else (yield from self._redacted([template]))[0]
+    @flow(notifies=True)
+    def _enqueue(
+        self, maker: JobMaker, name: str, arguments: Mapping[str, Any]
+    ) -> Steps[tuple[Any, Sequence[Enqueued]]]:
+        tenant = self._options.get("tenant", self._tenant)
+        if "connection" in self._options:
+            raise InvalidSetting("a template cannot be enqueued on your own connection", code="unknown_option")
+        template = yield from self._usable(name, self._version, tenant)
+        now = yield from self._store.clock.now().start()
+        payload, options = job_arguments(template, arguments, {}, now)
+        prepared = maker.prepare(template.kind, payload, {**options, **self._options})
+        spec: JobSpec = prepared.spec
+        observers.stamp([spec], observers.current_trace())
+        answers = yield from self._store.templates.enqueue([spec], template.name, template.version, tenant).start()
+        return prepared, answers
 
-    @flow(writes=False)
-    def _listed(self, page: Paging) -> Steps[_Templates]:
-        return (yield from self._redacted((yield from self._store.templates.list(self._tenant, **page).start())))
-
-    @flow(writes=False)
-    def _versions(self, name: str, page: Paging) -> Steps[_Templates]:
-        versions = yield from self._store.templates.versions(_checked(name), self._tenant, **page).start()
-        return (yield from self._redacted(versions))
+    def _usable(self, name: str, version: int | None, tenant: str) -> Steps[Template]:
+        """The version, or the newest one unless it is a removal."""
+        template = yield from self._store.templates.get(_checked(name), tenant, version).start()
+        if template is None or (template.removed and version is None):
+            raise _not_found(name)
+        return template
 
     def _redacted(self, templates: _Templates) -> Steps[_Templates]:
         """The templates without the payloads of restricted kinds: only their jobs see those."""
@@ -130,35 +174,13 @@ class Templates(StoreNamespace):
             return templates
         return [replace(t, payload=shown_payload(rules, t.tenant, t.kind, t.payload)) for t in templates]
 
-    @flow(notifies=True)
-    def _enqueue(self, name: str, arguments: Mapping[str, Any]) -> Steps[tuple[Any, Sequence[Enqueued]]]:
-        tenant = self._options.get("tenant", self._tenant)
-        if "connection" in self._options:
-            raise InvalidSetting("a template cannot be enqueued on your own connection", code="unknown_option")
-        stored = yield from self._store.templates.get(_checked(name), tenant, self._version).start()
-        template = _usable(stored, self._version)
-        if template is None:
-            raise not_found(name)
-        now = yield from self._store.clock.now().start()
-        payload, options = job_arguments(template, arguments, {}, now)
-        prepared = self._maker.prepare(template.kind, payload, {**options, **self._options})
-        spec: JobSpec = prepared.spec
-        tracing.stamp([spec], tracing.current_trace())
-        answers = yield from self._store.templates.enqueue([spec], template.name, template.version, tenant).start()
-        return prepared, answers
 
-
-def not_found(name: str) -> NotFound:
+def _not_found(name: str) -> NotFound:
     return NotFound(
         f"no template {name} in this tenant",
         code="template_not_found",
-        fix="Create it with app.templates.set(…) or holdfast templates put.",
+        fix="Create it with app.templates.set(…) or holdfast templates set.",
     )
-
-
-def _usable(template: Template | None, version: int | None) -> Template | None:
-    """None for a removed template, unless a version was requested."""
-    return None if template is not None and template.removed and version is None else template
 
 
 def _checked(name: str) -> str:

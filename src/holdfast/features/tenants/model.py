@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, TypedDict
+from typing import Annotated, Any, Final, TypedDict
 
+from holdfast.engine.declared import Help
 from holdfast.engine.hints import check_options
 from holdfast.engine.names import check_name
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting
-from holdfast.features.limits.model import Rule
+from holdfast.features.limits.model import MAX_COUNT, Rule
 
 MOST_PENDING: Final = 100_000_000
 MOST_WEIGHT: Final = 1000
@@ -52,12 +53,17 @@ class Tenant:
 class TenantOptions(TypedDict, total=False):
     """The settings to change. An omitted one does not change; None removes it."""
 
-    title: str | None
-    max_pending: int | None
-    max_running: int | None
-    rate: str | tuple[int, Duration] | None
-    burst: int | None
-    weight: int | None
+    title: Annotated[str | None, Help("Display name.", longest=TITLE_LIMIT, clear=True)]
+    max_pending: Annotated[
+        int | None, Help("Maximum waiting jobs; more are refused.", low=0, high=MOST_PENDING, clear=True)
+    ]
+    max_running: Annotated[int | None, Help("Maximum running jobs; more wait.", low=0, high=MAX_COUNT, clear=True)]
+    rate: Annotated[
+        str | tuple[int, Duration] | None,
+        Help("Maximum starts per period: 10/s.", "N/SPAN", longest=50, clear=True),
+    ]
+    burst: Annotated[int | None, Help("Maximum starts at the same moment (1: evenly spread).", low=1, high=MAX_COUNT)]
+    weight: Annotated[int | None, Help("Share relative to other tenants.", low=1, high=MOST_WEIGHT, clear=True)]
 
 
 @dataclass(frozen=True, slots=True)

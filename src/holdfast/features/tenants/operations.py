@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TypeVar, Unpack
+from typing import Annotated, TypeVar, Unpack
 
+from holdfast.engine.declared import Help, http
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
@@ -21,6 +21,11 @@ INDEX_TIMEOUT = 600.0
 
 _Tenants = list[Tenant]  # inside the class, `list` is an operation
 _Names = list[str]
+_Pins = list[Pin]
+
+TenantName = Annotated[str, Help("The tenant's name.", "TENANT")]
+Login = Annotated[str, Help("A login of the database.", "LOGIN")]
+On = Annotated[bool, Help("Whether it is on.")]
 
 
 class Tenants(StoreNamespace):
@@ -28,90 +33,122 @@ class Tenants(StoreNamespace):
     the session's tenant does not matter."""
 
     @operation
-    def set(self, name: str, **options: Unpack[TenantOptions]) -> Program[Tenant]:
-        """Register a tenant, or change the given options; None removes one.
+    @http("PUT /tenants/{name}", "admin", tenant="all", example={"title": "Acme", "max_pending": 100_000, "weight": 2})
+    def set(self, name: TenantName, **options: Unpack[TenantOptions]) -> Program[Tenant]:
+        """Register a tenant, or change the given settings. Other settings stay.
 
-        ``max_pending`` jobs may wait: more are refused (``tenant_full``). ``max_running`` jobs may run at the same
-        time, and ``rate`` (``"10/s"``) may start per period: more wait. ``weight`` is its share in fairly shared
-        queues; setting the first weight shares all queues.
+        None removes a setting. ``max_pending`` jobs may wait: more are refused (``tenant_full``). ``max_running`` jobs
+        may run at the same time, and ``rate`` (``"10/s"``) may start per period: more wait. ``weight`` is its share in
+        fairly shared queues; setting the first weight shares all queues.
         """
         return (yield from run(_with_index_timeout(self._set(name, options))))
 
     aset = awaited(set)
 
     @operation
-    def get(self, name: str) -> Program[Tenant]:
-        """A tenant with its usage. It must be registered or have jobs; otherwise ``NotFound``."""
+    @http("GET /tenants/{name}", "read", name="show_tenant")
+    def get(self, name: TenantName) -> Program[Tenant]:
+        """Show a tenant with its limits and its usage. It must be registered or have jobs."""
         return (yield from run(self._get(name)))
 
     aget = awaited(get)
 
     @operation
+    @http("GET /tenants", "read", by_hand=True)
     def list(self) -> Program[_Tenants]:
-        """Registered tenants and those that have jobs, by name."""
+        """List tenants that are registered or have jobs, by name, with their usage and limits."""
         return (yield from run(self._store.tenants.list(EVERY_TENANT)))
 
     alist = awaited(list)
 
     @operation
-    def remove(self, name: str) -> Program[None]:
-        """Remove the settings of a tenant. Its jobs stay, and no limit of it applies to them any more."""
+    @http("DELETE /tenants/{name}", "admin", tenant="all")
+    def remove(self, name: TenantName) -> Program[None]:
+        """Remove the registration and the settings of a tenant. Its jobs stay, and no limit of it applies to them any
+        more."""
         if not (yield from run(self._store.tenants.remove(_named(name), self._actor))):
             raise NotFound(f"tenant {name} is not registered", code="tenant_not_found")
 
     aremove = awaited(remove)
 
     @operation
-    def set_fair_queues(self, on: bool = True, *, queue: str | None = None) -> Program[_Names]:
+    @http(
+        "PUT /tenants/fair-queues",
+        "admin",
+        tenant="all",
+        name="set_fair_queues",
+        result="fair_queues",
+        example={"on": True, "queue": "mail"},
+    )
+    def set_fair_queues(
+        self,
+        on: On = True,
+        *,
+        queue: Annotated[str | None, Help("Only this queue; default: all queues.", "NAME")] = None,
+    ) -> Program[_Names]:
         """Turn fair sharing between tenants on or off, for one queue or for all. By default every queue is shared as
-        soon as a second tenant has jobs. Returns the shared queues: ``*`` means all, ``*`` with ``-mail`` all but
-        mail."""
+        soon as a second tenant has jobs.
+
+        Returns the shared queues: ``*`` means all, ``*`` with ``-mail`` all but mail.
+        """
         return (yield from run(_with_index_timeout(self._fair(on, queue))))
 
     aset_fair_queues = awaited(set_fair_queues)
 
     @operation
+    @http("GET /tenants/fair-queues", "read", tenant="all", name="fair_queues", result="fair_queues")
     def fair_queues(self) -> Program[_Names]:
-        """The queues that are shared fairly."""
+        """List the queues that are shared fairly: ``*`` means all, ``*`` with ``-mail`` all but mail."""
         return (yield from run(self._store.tenants.fair_queues()))
 
     afair_queues = awaited(fair_queues)
 
     @operation
-    def set_registration_required(self, on: bool = True) -> Program[None]:
-        """Set whether a tenant must be registered before it can have jobs. Jobs of other tenants are then refused
-        (``tenant_unregistered``). Jobs that are already waiting still run, with their retries."""
+    @http("PUT /tenants/registered-only", "admin", tenant="all", name="set_registered_only", example={"on": True})
+    def set_registered_only(self, on: On = True) -> Program[None]:
+        """Turn on or off that only registered tenants may have jobs. Jobs that are already waiting still run, with
+        their retries.
+
+        Jobs of other tenants are then refused (``tenant_unregistered``).
+        """
         yield from run(self._store.tenants.set_registered_only(bool(on), self._actor))
 
-    aset_registration_required = awaited(set_registration_required)
+    aset_registered_only = awaited(set_registered_only)
 
     @operation
-    def registration_required(self) -> Program[bool]:
+    @http("GET /tenants/registered-only", "read", tenant="all", name="registered_only", result="registered_only")
+    def registered_only(self) -> Program[bool]:
         """Whether a tenant must be registered before it can have jobs."""
         return (yield from run(self._store.tenants.registered_only()))
 
-    aregistration_required = awaited(registration_required)
+    aregistered_only = awaited(registered_only)
 
     @operation
-    def pin(self, login: str, tenant: str) -> Program[Pin]:
-        """Pin a database login to a tenant: from its next statement on, no function and no table lets it act for
-        another tenant, whatever its roles are. Raises ``Refused`` if the database has no logins (``no_logins``), or if
-        a pin cannot restrict this login (``login_exempt``)."""
+    @http("PUT /tenants/pins/{login}", "admin", tenant="all", name="pin_login", example={"tenant": "acme"})
+    def pin(self, login: Login, tenant: TenantName) -> Program[Pin]:
+        """Pin a database login to one tenant: it cannot act for another, whatever its roles are. Refused where the
+        database has no logins.
+
+        It counts from its next statement on, in every function and table. Raises ``Refused`` if the database has no
+        logins (``no_logins``), or if a pin cannot restrict this login (``login_exempt``).
+        """
         return (yield from run(self._store.tenants.pin(_login(login), _named(tenant), self._actor)))
 
     apin = awaited(pin)
 
     @operation
-    def unpin(self, login: str) -> Program[None]:
-        """Remove the pin of a login; ``NotFound`` if it has none."""
+    @http("DELETE /tenants/pins/{login}", "admin", tenant="all", name="unpin_login")
+    def unpin(self, login: Login) -> Program[None]:
+        """Remove the pin of a database login. Its roles decide again what it may do."""
         if not (yield from run(self._store.tenants.unpin(_login(login), self._actor))):
             raise NotFound(f"login {login} is not pinned", code="pin_not_found", fix="List pins: holdfast tenants pins")
 
     aunpin = awaited(unpin)
 
     @operation
-    def pins(self) -> Program[Sequence[Pin]]:
-        """The pinned logins, by name. Empty if the database has no logins."""
+    @http("GET /tenants/pins", "admin", tenant="all", name="list_pins")
+    def pins(self) -> Program[_Pins]:
+        """List database logins that are pinned to one tenant, by name."""
         return (yield from run(self._store.tenants.pins()))
 
     apins = awaited(pins)
@@ -161,7 +198,7 @@ def _login(name: str) -> str:
 
 
 def _with_index_timeout(flow: Flow[T]) -> Flow[T]:
-    return dataclasses.replace(flow, patience=INDEX_TIMEOUT)
+    return dataclasses.replace(flow, response_timeout=INDEX_TIMEOUT)
 
 
 def _named(name: str) -> str:

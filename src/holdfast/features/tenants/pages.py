@@ -8,15 +8,16 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast.app.internals import session_of
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.tenants.model import MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions, fair_text
+from holdfast.features.tenants.model import Tenant, TenantOptions, fair_text
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
 from holdfast.server.pages import (
     action_route,
     check_all_tenants,
     fields,
-    integer_field,
+    option_fields,
     page_route,
     redirect,
     text_field,
@@ -28,7 +29,7 @@ LISTED: Final = 200
 
 
 async def index(request: Request) -> Response:
-    identity, client = identity_of(request), the_app(request)._session
+    identity, client = identity_of(request), session_of(the_app(request))
     all_tenants = identity.operates_all
     scope = EVERY_TENANT if all_tenants else identity.tenant
     result = await client.arun(client.store.tenants.list(scope, most=COUNTED, names=LISTED + 1))
@@ -51,16 +52,9 @@ async def change(request: Request) -> Response:
     """Save the limits of a tenant. An empty field removes a limit."""
     check_all_tenants(request)
     form = await fields(request)
-    rate = text_field(form, "rate", 50)
-    options: TenantOptions = {
-        "title": text_field(form, "title", 200),
-        "max_pending": integer_field(form, "max_pending", 0, MOST_PENDING),
-        "max_running": integer_field(form, "max_running", 0, 1_000_000),
-        "weight": integer_field(form, "weight", 1, MOST_WEIGHT),
-        "rate": rate,
-    }
-    if rate is not None:
-        options["burst"] = integer_field(form, "burst", 1, 1_000_000)
+    options = option_fields(form, TenantOptions)
+    if options["rate"] is None:
+        del options["burst"]
     tenant = await the_app(request).tenants.aset(text_field(form, "name", 255) or "", **options)
     return redirect(request, "/tenants", f"Saved the limits of tenant {tenant.name}.")
 

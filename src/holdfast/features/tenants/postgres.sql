@@ -33,7 +33,7 @@ end $$;
 create or replace function tenants_on_insert(p_jobs uuid[], p_now timestamptz) returns void
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 begin
-    perform hold_to_cap(t.tenant, t.jobs, t.owed, t.kind, p_now) from (
+    perform enforce_cap(t.tenant, t.jobs, t.owed, t.kind, p_now) from (
         select j.tenant, count(*)::integer as jobs, min(j.kind) as kind,
                count(*) filter (where is_owed(j.id, j.retry_of))::integer as owed
           from job j where j.id = any (p_jobs) and j.tenant in (select k.tenant from tenant k where k.max_pending is not null)
@@ -41,7 +41,7 @@ begin
 end $$;
 
 -- Count new jobs of one tenant; `p_free` of them cannot be refused.
-create or replace function hold_to_cap(p_tenant text, p_jobs integer, p_free integer, p_kind text, p_now timestamptz) returns void
+create or replace function enforce_cap(p_tenant text, p_jobs integer, p_free integer, p_kind text, p_now timestamptz) returns void
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 declare
     v_cap     integer;
@@ -76,7 +76,7 @@ begin
     update tenant_load l set pending = v_pending + p_jobs, counted_at = v_counted where l.tenant = p_tenant;
 end $$;
 
--- Retries were accepted with their first attempt, and a notice of an approval is part of the job that needs it (give_notice):
+-- Retries were accepted with their first attempt, and a notice of an approval is part of the job that needs it (enqueue_notice):
 -- neither is refused. Neither a setting nor a field of the job decides this, because the enqueuing client can write both.
 create or replace function is_owed(p_job uuid, p_retry_of uuid) returns boolean
 language plpgsql stable set search_path from current as $$
@@ -90,7 +90,6 @@ end $$;
 -- one, and the others do not change. Maximum running jobs and rate become a limit of scope `tenant`.
 create or replace function set_tenant(name text, what jsonb, actor text default null) returns boolean
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(set_tenant.name, set_tenant.actor);
@@ -122,7 +121,10 @@ begin
         if v_limit.concurrency is null and v_limit.rate is null then
             perform remove_limit('tenant', v_scope, set_tenant.actor, v_scope);
         else
-            perform set_limit('tenant', v_scope, v_limit.concurrency, v_limit.rate, v_limit.per, v_limit.burst, set_tenant.actor, v_scope);
+            v_limit.tenant := v_scope;
+            v_limit.scope := 'tenant';
+            v_limit.name := v_scope;
+            perform put_limit(v_limit);
         end if;
     end if;
     if what ->> 'weight' is not null and (select d.fair is null and d.fair_auto from dispatch d) then
@@ -134,7 +136,6 @@ end $$;
 -- Delete a tenant's settings. Its jobs stay, and are no longer held back by them.
 create or replace function remove_tenant(name text, actor text default null) returns boolean
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
-#variable_conflict use_column
 declare
     v_scope text := enter(remove_tenant.name, remove_tenant.actor);
     v_found boolean;
@@ -156,9 +157,7 @@ end $$;
 --     create index concurrently fair on job_state (queue, tenant, priority desc, position, id) where state = 'queued' and due_at is null
 create or replace function set_fair(queues text[], actor text default null) returns text[]
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
-#variable_conflict use_column
-declare
-    v_was jsonb := (select to_jsonb(d.fair) from dispatch d);
+declare v_was jsonb := (select to_jsonb(d.fair) from dispatch d);
 begin
     perform enter('*', set_fair.actor);
     if v_was is distinct from to_jsonb(nullif(set_fair.queues, '{}')) then
@@ -183,7 +182,6 @@ end $$;
 -- Set whether only registered tenants may enqueue jobs. Jobs that are already waiting still run.
 create or replace function set_registered_only(only_registered boolean, actor text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 begin
     perform enter('*', set_registered_only.actor);
     update dispatch d set registered = only_registered, ruled = d.ruled or only_registered where d.registered <> only_registered;
@@ -228,10 +226,8 @@ end $$;
 -- have waiting jobs there, both counted up to `most`. No row: the job is not waiting to be claimed, or the queue is not
 -- shared.
 create or replace function turn_of(job uuid, most integer default 1000, for_tenant text default null)
-returns table (ahead integer, tenants integer, weight integer)
-language plpgsql security definer set search_path from current
+returns table (ahead integer, tenants integer, weight integer) language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_scope text := enter(turn_of.for_tenant);
     v_job   record;
@@ -267,21 +263,12 @@ end $$;
 
 -- `dispatch.capped` is true while any tenant has a cap; without it nothing is counted. (`ruled` stays set once it is set:
 -- keep_ruled.)
-create or replace function judge_rules() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_rules() returns trigger language plpgsql set search_path from current as $$
 begin
     if hidden('*', 'tenant') or exists (select from tenant t where t.max_pending is not null) then
         raise exception 'dispatch: capped must stay true while a tenant has a cap' using errcode = 'ZH002';
     end if;
     return new;
 end $$;
-create or replace trigger judge_rules before update on dispatch for each row
-    when (old.capped and not new.capped) execute function judge_rules();
-
-create or replace function judge_tenant() returns trigger language plpgsql as $$
-begin
-    raise exception 'tenant %: the name cannot change', old.tenant using errcode = 'ZH002';
-end $$;
-create or replace trigger judge_update before update on tenant for each row
-    when (old.tenant <> new.tenant) execute function judge_tenant();
-create or replace trigger judge_update before update on tenant_load for each row
-    when (old.tenant <> new.tenant) execute function judge_tenant();
+create or replace trigger guard_rules before update on dispatch for each row
+    when (old.capped and not new.capped) execute function guard_rules();

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
@@ -14,6 +14,7 @@ from holdfast.errors import Refused
 from holdfast.features.agents.model import MAX_AHEAD
 from holdfast.features.limits.model import Rule
 from holdfast.features.tenants.model import EVERY_QUEUE, Pin, QueueShare, Tenant, is_shared, shares
+from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Statement, Steps, flow, read_together
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
@@ -21,51 +22,6 @@ from holdfast.stores.reader import within
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, note_action
 from holdfast.stores.sqlite.fair_shares import FAIR_INDEX
 from holdfast.stores.sqlite.limit_rows import drop_limit, put_limit
-
-
-class TenantStore(Protocol):
-    def remove(self, name: str, actor: str) -> Flow[bool]: ...
-
-    def set_fair(self, queues: Sequence[str], actor: str) -> Flow[None]:
-        """Set which queues tenants share fairly: ``*`` means all, an empty list none."""
-        ...
-
-    def fair_queues(self) -> Flow[list[str]]: ...
-
-    def set_registered_only(self, on: bool, actor: str) -> Flow[bool]:
-        """Set whether jobs of unregistered tenants are refused. Returns whether that is a change."""
-        ...
-
-    def registered_only(self) -> Flow[bool]: ...
-
-    def next_share(self, job_id: str, tenant: str) -> Flow[QueueShare | None]:
-        """The position of a job in a shared queue; None if it does not wait in one."""
-        ...
-
-    def set(self, name: str, settings: dict[str, Any], actor: str) -> Flow[None]:
-        """Set the given settings; None removes one, and the others do not change. Setting the first weight shares all
-        queues."""
-        ...
-
-    def pin(self, login: str, to_tenant: str, actor: str) -> Flow[Pin]:
-        """Pin a login: from its next statement on it may act for this tenant only."""
-        ...
-
-    def unpin(self, login: str, actor: str) -> Flow[bool]: ...
-
-    def pins(self) -> Flow[Sequence[Pin]]:
-        """Pinned logins, by name."""
-        ...
-
-    def pinned(self) -> Flow[str | None]:
-        """The tenant that the login of this connection is pinned to, or None."""
-        ...
-
-    def list(self, tenant: str, most: int | None = None, names: int | None = None) -> Flow[list[Tenant]]:
-        """Registered tenants and those that have jobs, by name, with their usage. ``most`` limits each count, and
-        ``names`` the number of tenants."""
-        ...
-
 
 # One index lookup per tenant, not per job.
 _NAMES = (
@@ -125,6 +81,8 @@ class TenantReads(Reader):
 
     @flow(writes=False)
     def list(self, tenant: str, most: int | None = None, names: int | None = None) -> Steps[list[Tenant]]:
+        """Registered tenants and those that have jobs, by name, with their usage. ``most`` limits each count, and
+        ``names`` the number of tenants."""
         scope = {
             "whose": within(tenant, "j.tenant"),
             "set": within(tenant, "t.tenant"),
@@ -158,11 +116,11 @@ class TenantReads(Reader):
 class PostgresTenants(Calls, TenantReads):
     @flow(single=True)
     def remove(self, name: str, actor: str) -> Steps[bool]:
-        rows = yield self._call("remove_tenant", "%s, %s", name, actor)
-        return bool(rows[0][0])
+        return (yield from self._flag("remove_tenant", "%s, %s", name, actor))
 
     @flow(single=True)
     def set_fair(self, queues: Sequence[str], actor: str) -> Steps[None]:
+        """Set which queues tenants share fairly: ``*`` means all, an empty list none."""
         yield self._call("set_fair", "%s::text[], %s", list(queues), actor)
 
     @flow(single=True, writes=False)
@@ -172,42 +130,46 @@ class PostgresTenants(Calls, TenantReads):
 
     @flow(single=True)
     def set_registered_only(self, on: bool, actor: str) -> Steps[bool]:
-        rows = yield self._call("set_registered_only", "%s, %s", on, actor)
-        return bool(rows[0][0])
+        """Set whether jobs of unregistered tenants are refused. Returns whether that is a change."""
+        return (yield from self._flag("set_registered_only", "%s, %s", on, actor))
 
     @flow(single=True, writes=False)
     def registered_only(self) -> Steps[bool]:
-        rows = yield self._call("registered_only", "")
-        return bool(rows[0][0])
+        return (yield from self._flag("registered_only", ""))
 
     @flow(single=True)
     def next_share(self, job_id: str, tenant: str) -> Steps[QueueShare | None]:
+        """The position of a job in a shared queue; None if it does not wait in one."""
         rows = yield self._look("turn_of", "%s, %s, %s", parse_id(job_id), MAX_AHEAD, tenant)
         return QueueShare(*rows[0]) if rows else None
 
     @flow(single=True)
     def set(self, name: str, settings: dict[str, Any], actor: str) -> Steps[None]:
+        """Set the given settings; None removes one, and the others do not change. Setting the first weight shares all
+        queues."""
         yield self._call("set_tenant", "%s, %s::jsonb, %s", name, json.dumps(settings), actor)
 
     @flow(single=True)
     def pin(self, login: str, to_tenant: str, actor: str) -> Steps[Pin]:
+        """Pin a login: from its next statement on it may act for this tenant only."""
         rows = yield self._call("pin_login", "%s, %s, %s", login, to_tenant, actor)
         name, tenant, set_by, created = rows[0]
         return Pin(name, tenant, set_by, self.dialect.codec.time(created))
 
     @flow(single=True)
     def unpin(self, login: str, actor: str) -> Steps[bool]:
-        rows = yield self._call("unpin_login", "%s, %s", login, actor)
-        return bool(rows[0][0])
+        return (yield from self._flag("unpin_login", "%s, %s", login, actor))
 
     @flow(writes=False)
-    def pins(self) -> Steps[Sequence[Pin]]:
+    def pins(self) -> Steps[list[Pin]]:
+        """Pinned logins, by name."""
         rows = yield from self._query(EVERY_TENANT, _PINS)
         time = self.dialect.codec.time
         return [Pin(login, tenant, by, time(created), exists) for login, tenant, by, created, exists in rows]
 
     @flow(single=True, writes=False)
     def pinned(self) -> Steps[str | None]:
+        """The tenant that the login of this connection is pinned to, or None."""
         rows = yield self._look("pinned_tenant", "")
         return None if rows[0][0] is None else str(rows[0][0])
 
@@ -226,8 +188,7 @@ _TENANT_SET = "UPDATE holdfast_tenant SET {column} = ? WHERE tenant = ?"
 _FORGET_LOAD = "DELETE FROM holdfast_tenant_load WHERE tenant = ?"
 _RULED = Statement("UPDATE holdfast_dispatch SET ruled = 1 WHERE NOT ruled")
 _LIMIT = (
-    "SELECT concurrency, rate, per, burst FROM holdfast_job_limit WHERE tenant = :name AND scope = 'tenant' AND name"
-    " = :name"
+    f"SELECT {Record.columns(Rule)} FROM holdfast_job_limit WHERE tenant = :name AND scope = 'tenant' AND name = :name"
 )
 _REMOVE = "DELETE FROM holdfast_tenant WHERE tenant = ? RETURNING 1"
 _FAIR = "SELECT fair, fair_auto FROM holdfast_dispatch WHERE id = 1"
@@ -274,7 +235,7 @@ class SqliteTenants(SqlitePart, TenantReads):
         raise _no_logins()
 
     @flow(writes=False)
-    def pins(self) -> Steps[Sequence[Pin]]:
+    def pins(self) -> Steps[list[Pin]]:
         yield from ()
         return []
 
@@ -348,15 +309,15 @@ class SqliteTenants(SqlitePart, TenantReads):
 def _set_limit(name: str, settings: dict[str, Any], actor: str, now: int) -> Steps[None]:
     """Change the tenant's limit of running jobs and its rate; a part that is not given does not change."""
     rows = yield Statement(_LIMIT, {"name": name})
-    concurrency, rate, per, burst = rows[0] if rows else (None, None, None, None)
+    rule = Rule(*rows[0]) if rows else Rule("tenant", name)
     if "max_running" in settings:
-        concurrency = settings["max_running"]
+        rule = dataclasses.replace(rule, concurrency=settings["max_running"])
     if "rate" in settings:
-        rate, per, burst = settings["rate"], settings["per"], settings["burst"]
-    if concurrency is None and rate is None:
+        rule = dataclasses.replace(rule, **{each: settings[each] for each in ("rate", "per", "burst")})
+    if rule.concurrency is None and rule.rate is None:
         yield from drop_limit("tenant", name, name, now)
     else:
-        yield from put_limit(Rule("tenant", name, concurrency, rate, per, burst), actor, name, now)
+        yield from put_limit(rule, actor, name, now)
 
 
 def _fair() -> Steps[list[str]]:

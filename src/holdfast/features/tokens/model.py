@@ -144,7 +144,7 @@ class Issuing:
         allowed = scopes_of(roles, scopes)
         if not allowed:
             raise InvalidSetting(
-                "the token would allow nothing",
+                "token has no permissions",
                 code="token_without_scope",
                 fix=f"Pass a role ({', '.join(Role)}) and only scopes that the role has.",
             )

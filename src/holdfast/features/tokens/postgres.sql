@@ -9,10 +9,8 @@ create policy presented on api_token using (
 -- Store a new API token by its hash, and return its row. The token itself never reaches the database.
 create or replace function issue_token(id uuid, name text, roles text[], scopes text[], hash text, prefix text,
                                        expires_at timestamptz default null, lasting interval default null,
-                                       actor text default null, for_tenant text default null)
-returns setof api_token
+                                       actor text default null, for_tenant text default null) returns setof api_token
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(issue_token.for_tenant, issue_token.actor);
@@ -30,12 +28,9 @@ end $$;
 
 -- Revoke an API token and return its row. No row if this tenant has no such token; a token that was revoked before does not
 -- change.
-create or replace function revoke_token(id uuid, actor text default null, for_tenant text default null)
-returns setof api_token
+create or replace function revoke_token(id uuid, actor text default null, for_tenant text default null) returns setof api_token
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(revoke_token.for_tenant, revoke_token.actor);
+declare v_scope text := enter(revoke_token.for_tenant, revoke_token.actor);
 begin
     update api_token t set revoked_at = clock_now(), revoked_by = actor()
      where t.id = revoke_token.id and (v_scope = '*' or t.tenant = v_scope) and t.revoked_at is null;
@@ -45,7 +40,6 @@ end $$;
 -- Return the API token with this hash, of any tenant. No row if the hash is unknown.
 create or replace function token_of(token_hash text) returns setof api_token
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 begin
     perform set_config('holdfast.presented', coalesce(token_of.token_hash, ''), true);
     return query select t.* from api_token t
@@ -56,9 +50,7 @@ end $$;
 -- Record that the token with this hash was used, at most once a minute.
 create or replace function token_used(token_hash text) returns void
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_now timestamptz := clock_now();
+declare v_now timestamptz := clock_now();
 begin
     perform set_config('holdfast.presented', coalesce(token_used.token_hash, ''), true);
     update api_token t set last_used_at = v_now
@@ -67,10 +59,8 @@ begin
 end $$;
 
 -- Open a session for an API token. A session has its token's rights and ends with it. No row if the token is not valid.
-create or replace function open_session(token_hash text, id uuid, hash text, prefix text, ttl interval)
-returns setof api_token
+create or replace function open_session(token_hash text, id uuid, hash text, prefix text, ttl interval) returns setof api_token
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_token api_token;
@@ -91,9 +81,7 @@ end $$;
 -- End a session. Returns false if it does not exist or has ended.
 create or replace function end_session(session_hash text) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_session api_token;
+declare v_session api_token;
 begin
     select t.* into v_session from token_of(end_session.session_hash) t where t.parent_id is not null;
     if not found then
@@ -106,9 +94,8 @@ end $$;
 
 -- A session has no more rights than its token and does not outlive it. The row of the token is locked: a concurrent revocation
 -- either waits and then finds the session, or came first, and the session is refused.
-create or replace function judge_session() returns trigger language plpgsql set search_path from current as $$
-declare
-    v_token api_token;
+create or replace function guard_session() returns trigger language plpgsql set search_path from current as $$
+declare v_token api_token;
 begin
     select t.* into v_token from api_token t where t.id = new.parent_id and t.tenant = new.tenant for share;
     if not found or v_token.parent_id is not null or v_token.revoked_at is not null or v_token.expires_at <= clock_now() then
@@ -119,10 +106,10 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_insert before insert on api_token for each row when (new.parent_id is not null)
-    execute function judge_session();
+create or replace trigger guard_insert before insert on api_token for each row when (new.parent_id is not null)
+    execute function guard_session();
 
-create or replace function judge_api_token() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_api_token() returns trigger language plpgsql set search_path from current as $$
 begin
     if to_jsonb(new) - array['last_used_at', 'revoked_at', 'revoked_by'] <> to_jsonb(old) - array['last_used_at', 'revoked_at', 'revoked_by']
        or old.revoked_at is not null and (new.revoked_at, new.revoked_by) is distinct from (old.revoked_at, old.revoked_by) then
@@ -131,7 +118,7 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_update before update on api_token for each row execute function judge_api_token();
+create or replace trigger guard_update before update on api_token for each row execute function guard_api_token();
 
 -- Revoking a token ends its sessions, whichever way the token is revoked.
 create or replace function end_sessions() returns trigger language plpgsql set search_path from current as $$
@@ -148,4 +135,3 @@ create or replace trigger refuse_delete before delete on api_token for each row
     when ((least(old.revoked_at, old.expires_at)
            <= clock_now() - case when old.parent_id is null then interval '90 days' else interval '7 days' end) is not true)
     execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on api_token for each statement execute function refuse_change();

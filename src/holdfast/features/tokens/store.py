@@ -4,47 +4,17 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.engine.ids import parse_id
 from holdfast.features.tokens.model import ApiToken, Issuing
 from holdfast.stores.codecs import Record, in_micros, micros
-from holdfast.stores.flow import Flow, Rows, Statement, Steps, flow
+from holdfast.stores.flow import Rows, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, write
 from holdfast.stores.sqlite.codec import SqliteCodec
-
-
-class TokenStore(Protocol):
-    def issue(self, new: Issuing, actor: str, tenant: str) -> Flow[ApiToken]: ...
-
-    def revoke(self, token_id: str, actor: str, tenant: str) -> Flow[ApiToken | None]:
-        """Revoke a token and its sessions; None if this tenant has no such token."""
-        ...
-
-    def find(self, token_hash: str) -> Flow[ApiToken | None]:
-        """The valid token with this hash, of any tenant: a caller that knows a hash has the token."""
-        ...
-
-    def used(self, token_hash: str) -> Flow[None]:
-        """Record that it was used, at most once per minute."""
-        ...
-
-    def open_session(
-        self, token_hash: str, session_id: str, session_hash: str, prefix: str, ttl: float
-    ) -> Flow[ApiToken | None]:
-        """Open a session with the rights of this token, which it does not outlive; None if the token is not valid."""
-        ...
-
-    def end_session(self, session_hash: str) -> Flow[bool]: ...
-
-    def list(
-        self, tenant: str, sessions: bool = False, before: str | None = None, limit: int = 50
-    ) -> Flow[list[ApiToken]]:
-        """Tokens, newest first, including expired and revoked ones; with ``sessions`` the browser sessions, too."""
-        ...
 
 
 class TokenReads(Reader):
@@ -52,6 +22,7 @@ class TokenReads(Reader):
     def list(
         self, tenant: str, sessions: bool = False, before: str | None = None, limit: int = 50
     ) -> Steps[list[ApiToken]]:
+        """Tokens, newest first, including expired and revoked ones; with ``sessions`` the browser sessions, too."""
         kind = "" if sessions else " and t.parent_id is null"
         older = "" if before is None else " and t.id < :before"
         text = (
@@ -59,9 +30,7 @@ class TokenReads(Reader):
             f" where {within(tenant, 't.tenant')}{kind}{older} order by t.id desc limit {max(1, min(limit, 1000)):d}"
         )
         params = {} if before is None else {"before": parse_id(before)}
-        rows = yield from self._query(tenant, text, **params)
-        decode = Record.decoder(ApiToken, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(ApiToken, tenant, text, **params))
 
 
 _COLUMNS = Record.columns(ApiToken)
@@ -70,50 +39,39 @@ _COLUMNS = Record.columns(ApiToken)
 class PostgresTokens(Calls, TokenReads):
     @flow(single=True)
     def issue(self, new: Issuing, actor: str, tenant: str) -> Steps[ApiToken]:
-        rows = yield Statement(
-            f"select {_COLUMNS} from {self.dialect.schema}issue_token("
-            "%s, %s, %s::text[], %s::text[], %s, %s, %s::timestamptz, %s::interval, %s, %s)",
-            (
-                *(new.id, new.name, list(new.roles), list(new.scopes), new.hash, new.prefix),
-                *(new.expires_at, _span(new.lasting), actor, tenant),
-            ),
-        )
-        return self._tokens(rows)[0]
+        arguments = "%s, %s, %s::text[], %s::text[], %s, %s, %s::timestamptz, %s::interval, %s, %s"
+        token = (new.id, new.name, list(new.roles), list(new.scopes), new.hash, new.prefix)
+        params = (*token, new.expires_at, _span(new.lasting), actor, tenant)
+        return (yield from self._call_as(ApiToken, "issue_token", arguments, *params))[0]
 
     @flow(single=True)
     def revoke(self, token_id: str, actor: str, tenant: str) -> Steps[ApiToken | None]:
-        rows = yield Statement(
-            f"select {_COLUMNS} from {self.dialect.schema}revoke_token(%s, %s, %s)", (parse_id(token_id), actor, tenant)
-        )
-        return next(iter(self._tokens(rows)), None)
+        """Revoke a token and its sessions; None if this tenant has no such token."""
+        params = (parse_id(token_id), actor, tenant)
+        return next(iter((yield from self._call_as(ApiToken, "revoke_token", "%s, %s, %s", *params))), None)
 
     @flow(single=True)
     def find(self, token_hash: str) -> Steps[ApiToken | None]:
-        rows = yield Statement(f"select {_COLUMNS} from {self.dialect.schema}token_of(%s)", (token_hash,))
-        return next(iter(self._tokens(rows)), None)
+        """The valid token with this hash, of any tenant: a caller that knows a hash has the token."""
+        return next(iter((yield from self._call_as(ApiToken, "token_of", "%s", token_hash))), None)
 
     @flow(single=True)
     def used(self, token_hash: str) -> Steps[None]:
-        yield Statement(f"select {self.dialect.schema}token_used(%s)", (token_hash,))
+        """Record that it was used, at most once per minute."""
+        yield self._call("token_used", "%s", token_hash)
 
     @flow(single=True)
     def open_session(
         self, token_hash: str, session_id: str, session_hash: str, prefix: str, ttl: float
     ) -> Steps[ApiToken | None]:
-        rows = yield Statement(
-            f"select {_COLUMNS} from {self.dialect.schema}open_session(%s, %s, %s, %s, %s::interval)",
-            (token_hash, session_id, session_hash, prefix, _span(ttl)),
-        )
-        return next(iter(self._tokens(rows)), None)
+        """Open a session with the rights of this token, which it does not outlive; None if the token is not valid."""
+        params = (token_hash, session_id, session_hash, prefix, _span(ttl))
+        tokens = yield from self._call_as(ApiToken, "open_session", "%s, %s, %s, %s, %s::interval", *params)
+        return next(iter(tokens), None)
 
     @flow(single=True)
     def end_session(self, session_hash: str) -> Steps[bool]:
-        rows = yield Statement(f"select {self.dialect.schema}end_session(%s)", (session_hash,))
-        return bool(rows[0][0])
-
-    def _tokens(self, rows: Rows) -> list[ApiToken]:
-        decode = Record.decoder(ApiToken, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._flag("end_session", "%s", session_hash))
 
 
 def _span(seconds: float | None) -> timedelta | None:
@@ -141,8 +99,8 @@ _STALE_USE = (
     f" AND (last_used_at IS NULL OR last_used_at <= p.now - {MINUTE})"
 )
 _USED = (
-    "UPDATE holdfast_api_token SET last_used_at = ?1"
-    f" WHERE hash = ?2 AND (last_used_at IS NULL OR last_used_at <= ?1 - {MINUTE})"
+    "UPDATE holdfast_api_token SET last_used_at = :now"
+    f" WHERE hash = :hash AND (last_used_at IS NULL OR last_used_at <= :now - {MINUTE})"
 )
 
 
@@ -184,9 +142,7 @@ class SqliteTokens(SqlitePart, TokenReads):
 
     @flow(peek=_used_recently)
     def used(self, token_hash: str) -> Steps[None]:
-        now = yield from begin_write(None)
-        yield Statement(_USED, (now, token_hash))
-        yield from end_write()
+        yield from write(None, _USED, hash=token_hash)
 
     @flow()
     def open_session(
@@ -209,10 +165,7 @@ class SqliteTokens(SqlitePart, TokenReads):
         session = next(iter(_tokens((yield Statement(_VALID, (session_hash,))))), None)
         if session is None or not session.is_session:
             return False
-        now = yield from begin_write(session.name)
-        which = {"id": session.id, "any": 0, "tenant": session.tenant}
-        yield Statement(_REVOKE, {**which, "now": now, "actor": session.name})
-        yield from end_write()
+        yield from write(session.name, _REVOKE, id=session.id, any=0, tenant=session.tenant)
         return True
 
 

@@ -20,7 +20,7 @@ from holdfast.engine.outcome import Cancel, Failed, Reject
 from holdfast.engine.redaction import one_line
 from holdfast.engine.retry import http_date, retry_after_delay
 from holdfast.errors import EgressRefused, HoldfastError, InvalidSetting, StoreUnavailable
-from holdfast.features.connectors.outbound import Outbound
+from holdfast.features.connectors.http_request import Outbound
 from holdfast.features.webhooks import signing
 from holdfast.features.webhooks.model import (
     DELIVER,
@@ -38,8 +38,8 @@ from holdfast.features.webhooks.model import (
 )
 from holdfast.outgoing import Answer, Outgoing, send
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.ids import new_id
 from holdfast.stores.port import Caller
+from holdfast.stores.requests import new_id
 from holdfast.worker.shutdown import Ended
 
 USER_AGENT: Final = "Holdfast-Webhooks/1"

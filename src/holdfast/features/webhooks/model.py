@@ -11,19 +11,20 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, TypedDict
 from urllib.parse import urlsplit, urlunsplit
 
+from holdfast.engine.declared import Help
 from holdfast.engine.hints import check_options
 from holdfast.engine.job import EVERY_TENANT, JobSpec
 from holdfast.engine.names import check_name
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import Backoff, Retry
+from holdfast.engine.units import Duration
 from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.features.events.model import (
     SYSTEM_EVENTS,
     WEBHOOK_KIND,
-    JobOptions,
     NewSubscription,
     check_pattern,
     is_ledger_pattern,
@@ -57,19 +58,19 @@ NOTICES: Final = ("job.dead_letter", "job.crashed", "job.approval_needed", "sche
 """The default events of a webhook: those that need attention."""
 
 # Receivers need not distinguish a lost worker from a crashed process of the job.
-_PATTERNS: Final = {"job.crashed": "job.crash|job.lapse", "job.approval_needed": "job.ask"}
+_PATTERNS: Final = {"job.crashed": "job.crash|job.lease_expired", "job.approval_needed": "job.ask"}
 _TYPES: Final = {
     "enqueue": "enqueued",
     "claim": "claimed",
     "take": "started",
     "start": "started",
     "release": "released",
-    "lapse": "crashed",
+    "lease_expired": "crashed",
     "crash": "crashed",
     "succeed": "succeeded",
     "fail": "failed",
     "retry": "retried",
-    "bury": "dead_letter",
+    "dead_letter": "dead_letter",
     "due": "due",
     "snooze": "snoozed",
     "expire": "expired",
@@ -91,6 +92,45 @@ _MACHINE: Final = re.compile(r" \([^()]*:[0-9]+\)$")
 _HOST: Final = re.compile(r"[^\s/?#@\\]+")
 
 
+class DeliveryOptions(TypedDict, total=False):
+    """How the deliveries are enqueued, and the queue of the jobs whose events are sent. None is the default."""
+
+    of_queue: Annotated[str | None, Help("Only events of jobs enqueued in this queue.", "NAME")]
+    queue: Annotated[str | None, Help("Queue for the deliveries.", "NAME")]
+    priority: Annotated[int | None, Help("Priority of the deliveries.", "N", low=-32_768, high=32_767)]
+    tags: Annotated[Sequence[str] | None, Help("Tags of the deliveries; repeatable.", option="--tag", most=50)]
+    delay: Annotated[Duration | None, Help("Delay of the deliveries.")]
+    retry: Annotated[Retry | str | None, Help("Retry policy of the deliveries.", cli=False)]
+
+
+Secrets = Annotated[
+    str | Sequence[str],
+    Help(
+        "Name of a signing secret, newest first (the name, not the secret); repeatable.",
+        "VARIABLE",
+        option="--secret",
+        most=MAX_SECRETS,
+        example=["OPS_HOOK"],
+    ),
+]
+Wants = Annotated[
+    str | Sequence[str] | None,
+    Help(f"Event types to send: {', '.join(NOTICES)}, order.*; repeatable.", "EVENT", option="--on", most=MAX_WANTS),
+]
+Url = Annotated[str, Help("URL to post messages to.", "URL", option="--to", argument=True, longest=URL_LIMIT)]
+NewUrl = Annotated[str, Help("URL to post messages to.", "URL", option="--to", longest=URL_LIMIT)]
+OfKind = Annotated[str | None, Help("Only events of jobs of this kind; * matches any.", "NAME")]
+
+
+class WebhookChanges(DeliveryOptions, total=False):
+    """The settings of a webhook that can be changed. Missing ones stay."""
+
+    url: NewUrl
+    secrets: Secrets
+    wants: Wants
+    kind: OfKind
+
+
 @dataclass(frozen=True, slots=True)
 class Webhook:
     id: str
@@ -109,6 +149,8 @@ class Webhook:
     created_at: datetime
     updated_at: datetime
 
+    SHOWN: ClassVar[dict[str, Any]] = {"enabled": bool}
+
     @property
     def enabled(self) -> bool:
         return self.disabled_at is None
@@ -121,10 +163,7 @@ class Webhook:
 
     def described(self) -> dict[str, Any]:
         """The fields that ``--json`` and the API show."""
-        names = ("name", "tenant", "secrets", "wants", "kind", "disabled_reason", "disabled_by", "created_by")
-        times = ("disabled_at", "created_at", "updated_at")
-        shown = {name: getattr(self, name) for name in (*names, *times)}
-        return {"id": self.id, "url": self.shown_url, "enabled": self.enabled, "job_options": self.job_options, **shown}
+        return dataclasses.asdict(self) | {"url": self.shown_url, "enabled": self.enabled}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +183,8 @@ class WebhookDelivery:
     duration_ms: int
     excerpt: str | None
     at: datetime | None = None
+
+    SHOWN: ClassVar[dict[str, Any]] = {"delivered": bool}
 
     @property
     def delivered(self) -> bool:
@@ -172,14 +213,15 @@ class WebhookDraft:
         secrets: str | Sequence[str],
         wants: str | Sequence[str] | None = None,
         kind: str | None = None,
-        options: JobOptions | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> WebhookDraft:
         if wants is not None and not isinstance(wants, str | Sequence):
             raise InvalidSetting(
                 f"wants must be a list of event types, not {type(wants).__name__}", code="invalid_webhook"
             )
         given = (wants,) if isinstance(wants, str) else NOTICES if wants is None else tuple(wants)
-        check_options(options or {}, ("queue", "priority", "tags", "retry", "delay", "of_queue"))
+        check_options(options or {}, DeliveryOptions.__annotations__)
+        job_options: Any = {name: value for name, value in (options or {}).items() if value is not None}
         if isinstance(kind, str) and not kind.replace("*", ""):
             kind = None
         draft = cls(
@@ -188,23 +230,23 @@ class WebhookDraft:
             secrets=check_secret_names(secrets),
             wants=_check_wants(given),
             kind=None if kind is None else check_name(kind, "kind"),
-            job_options=stored_options(options or {}),
+            job_options=stored_options(job_options),
         )
         draft.subscriptions()  # refused now rather than when it is stored
         return draft
 
     @classmethod
     def changed(cls, was: Webhook, given: Mapping[str, Any]) -> WebhookDraft:
-        """A webhook with some fields replaced. An option that is None returns to its default."""
-        options: Mapping[str, Any] = given.get("options") or {}
-        new_options: Any = {name: value for name, value in options.items() if value is not None}
+        """A webhook with some fields replaced. A delivery option that is None returns to its default."""
+        check_options(given, WebhookChanges.__annotations__)
+        options = {name: value for name, value in given.items() if name in DeliveryOptions.__annotations__}
         draft = cls.of(
             was.name,
             given.get("url") or was.url,
             given.get("secrets") or was.secrets,
             was.wants if given.get("wants") is None else given["wants"],
             given.get("kind", was.kind),
-            new_options,
+            options,
         )
         replaced = {part for name in options for part in _STORED_AS.get(name, (name,))}
         unchanged = {name: value for name, value in was.job_options.items() if name not in replaced}
@@ -228,7 +270,7 @@ class WebhookDraft:
 
 
 def subscription_names(webhook: str) -> tuple[str, str]:
-    return f"webhook:{webhook}", f"webhook:{webhook}:told"
+    return f"webhook:{webhook}", f"webhook:{webhook}:app_events"
 
 
 def check_webhook_name(name: object) -> str:
@@ -263,7 +305,7 @@ def check_secret_names(names: str | Sequence[str]) -> tuple[str, ...]:
     for name in given:
         if isinstance(name, str) and name.startswith(PREFIX):
             raise InvalidSetting(
-                "this is a secret, not the name of one",
+                "expected the name of a secret",
                 code="secret_by_name",
                 fix="Set it as HOLDFAST_SECRET_<NAME> in the workers' environment and pass <NAME> here.",
             )

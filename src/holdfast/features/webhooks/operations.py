@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, TypedDict, Unpack
+from typing import Annotated, Any, Final, Unpack
 
+from holdfast.engine.declared import Help, http
 from holdfast.engine.ids import parse_id
 from holdfast.engine.names import check_whole
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.settlement import storable
 from holdfast.errors import Conflict, InvalidInput, NotFound, Refused
-from holdfast.features.events.model import JobOptions
 from holdfast.features.webhooks.model import (
     PING,
+    DeliveryOptions,
+    OfKind,
+    Secrets,
+    Url,
+    Wants,
     Webhook,
+    WebhookChanges,
     WebhookDelivery,
     WebhookDraft,
     check_tenant,
@@ -22,9 +27,9 @@ from holdfast.features.webhooks.model import (
 )
 from holdfast.features.webhooks.signing import MAX_SECRETS
 from holdfast.stores.flow import Steps, flow, run
-from holdfast.stores.ids import new_id
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
+from holdfast.stores.requests import new_id
 
 _Webhooks = list[Webhook]  # inside the class, ``list`` is an operation
 _Deliveries = list[WebhookDelivery]
@@ -32,46 +37,38 @@ PAGE: Final = 201
 """Maximum length of a list of attempts: a page, and one more."""
 
 
-class Changes(TypedDict, total=False):
-    """The settings of a webhook that can be changed. Missing ones stay."""
-
-    url: str
-    secrets: str | Sequence[str]
-    wants: str | Sequence[str]
-    kind: str | None
-    options: JobOptions
-
-
-class DeliveryFilter(TypedDict, total=False):
-    """Which deliveries to list: those before an id, of one message, or only failed ones; and how many."""
-
-    before: str
-    message: str
-    failed: bool
-    limit: int
+Name = Annotated[str, Help("The webhook's name.", "NAME")]
+MessageId = Annotated[str, Help("The message id: msg_….", "MESSAGE", example="msg_01a1de74eb8c70f1843bcac5f6817387")]
 
 
 class Webhooks(StoreNamespace):
     """Webhooks send events to URLs. A webhook and its subscriptions are written in one transaction."""
 
     @operation
+    @http(
+        "POST /webhooks",
+        "admin",
+        tenant="one",
+        status=201,
+        example={"name": "ops", "url": "https://ops.example.com/hooks", "secrets": ["OPS_HOOK"]},
+    )
     def add(
         self,
-        name: str,
-        url: str,
+        name: Name,
+        url: Url,
         *,
-        secrets: str | Sequence[str],
-        wants: str | Sequence[str] | None = None,
-        kind: str | None = None,
-        **options: Unpack[JobOptions],
+        secrets: Secrets,
+        wants: Wants = None,
+        kind: OfKind = None,
+        **options: Unpack[DeliveryOptions],
     ) -> Program[Webhook]:
-        """Send the events it ``wants`` to ``url`` from now on: ``app.webhooks.add("ops", "https://…",
-        secrets="OPS_HOOK", wants=["job.dead_letter", "job.crashed"])``. A name that is taken is refused.
+        """Add a webhook: post signed messages (Standard Webhooks) to a URL. A name that is taken is refused.
 
-        ``secrets`` are names, newest first: ``HOLDFAST_SECRET_OPS_HOOK`` in the environment of the workers, or one
-        of the secret provider; a message is signed with each. ``wants`` are events of jobs and of the application,
-        ``*`` is any; by default those that need attention. ``kind`` and ``of_queue`` are those of the jobs the events
-        are about. The other options apply to its deliveries.
+        ``app.webhooks.add("ops", "https://…", secrets="OPS_HOOK", wants=["job.dead_letter", "job.crashed"])`` sends the
+        events it ``wants`` to ``url`` from now on. ``secrets`` are names, newest first: ``HOLDFAST_SECRET_OPS_HOOK`` in
+        the environment of the workers, or one of the secret provider; a message is signed with each. ``wants`` are
+        events of jobs and of the application, ``*`` is any; by default those that need attention. ``kind`` and
+        ``of_queue`` are those of the jobs the events are about. The other options apply to its deliveries.
         """
         check_tenant(self._tenant)
         return (yield from run(_add(self._caller, WebhookDraft.of(name, url, secrets, wants, kind, options))))
@@ -79,72 +76,109 @@ class Webhooks(StoreNamespace):
     aadd = awaited(add)
 
     @operation
-    def set(self, name: str, **changes: Unpack[Changes]) -> Program[Webhook]:
-        """Change the URL, the secrets, the events, or ``options={"queue": "hooks", "retry": …}``: only what is given,
-        None for the default. Messages that are under way are delivered."""
+    @http("PUT /webhooks/{name}", "admin", tenant="one", example={"queue": "hooks", "retry": {"max_attempts": 8}})
+    def set(self, name: Name, **changes: Unpack[WebhookChanges]) -> Program[Webhook]:
+        """Change the URL, the secrets, the events or the deliveries of a webhook: only what is given. Messages that are
+        under way are delivered.
+
+        ``app.webhooks.set("ops", queue="hooks", retry=None)``: None restores the default.
+        """
         return (yield from run(_change(self._caller, self._own(name), changes)))
 
     aset = awaited(set)
 
     @operation
-    def rotate_secret(self, name: str, secret: str, *, keep: int = 1) -> Program[Webhook]:
-        """Sign with a new secret, and with ``keep`` of the older ones: receivers that know only an old one still accept
-        the messages. With ``keep=0`` only the new one is used."""
+    @http(
+        "POST /webhooks/{name}/rotate-secret",
+        "admin",
+        tenant="one",
+        name="rotate_secret",
+        example={"secret": "OPS_HOOK_2", "keep": 1},
+    )
+    def rotate_secret(
+        self,
+        name: Name,
+        secret: Annotated[str, Help("The name of the new secret.", "VARIABLE")],
+        *,
+        keep: Annotated[int, Help("Number of old secrets that still sign.", low=0, high=MAX_SECRETS - 1)] = 1,
+    ) -> Program[Webhook]:
+        """Add a signing secret. Old ones still sign, so that receivers can change theirs in time."""
         return (yield from run(_rotate(self._caller, self._own(name), secret, keep)))
 
     arotate_secret = awaited(rotate_secret)
 
     @operation
+    @http("GET /webhooks", "read")
     def list(self) -> Program[_Webhooks]:
-        """Webhooks by name."""
+        """List the webhooks by name, with their URLs and event types."""
         return (yield from run(self._store.webhooks.list(self._tenant)))
 
     alist = awaited(list)
 
     @operation
-    def get(self, name: str) -> Program[Webhook]:
-        """One webhook; ``NotFound`` if there is none."""
+    @http("GET /webhooks/{name}", "read")
+    def get(self, name: Name) -> Program[Webhook]:
+        """Show a webhook."""
         return (yield from run(_read(self._caller, check_webhook_name(name))))
 
     aget = awaited(get)
 
     @operation
-    def disable(self, name: str, *, reason: str) -> Program[Webhook]:
-        """Send nothing more. Events that arrive meanwhile are kept until it is enabled."""
+    @http("POST /webhooks/{name}/disable", "admin", tenant="one", example={"reason": "too many requests"})
+    def disable(self, name: Name, *, reason: Annotated[str, Help("The reason.", longest=2_000)]) -> Program[Webhook]:
+        """Disable a webhook. Events that arrive meanwhile are kept until it is enabled."""
         return (yield from run(_disable(self._caller, self._own(name), reason)))
 
     adisable = awaited(disable)
 
     @operation
-    def enable(self, name: str, *, skip: bool = False) -> Program[Webhook]:
-        """Send events again, first those that arrived while it was disabled; ``skip`` leaves those out."""
+    @http("POST /webhooks/{name}/enable", "admin", tenant="one", example={"skip": False})
+    def enable(
+        self,
+        name: Name,
+        *,
+        skip: Annotated[bool, Help("Skip events that arrived while the webhook was disabled.")] = False,
+    ) -> Program[Webhook]:
+        """Enable a webhook and send the events that arrived meanwhile."""
         return (yield from run(_enable(self._caller, self._own(name), skip)))
 
     aenable = awaited(enable)
 
     @operation
-    def remove(self, name: str) -> Program[None]:
+    @http("DELETE /webhooks/{name}", "admin", tenant="one")
+    def remove(self, name: Name) -> Program[None]:
         """Remove a webhook and the log of its deliveries. Deliveries under way are cancelled."""
         yield from run(_remove(self._caller, self._own(name)))
 
     aremove = awaited(remove)
 
     @operation
-    def test(self, name: str) -> Program[str]:
-        """Send a ``ping``, also while it is disabled. Returns the id of the job that sends it."""
+    @http("POST /webhooks/{name}/test", "operate", tenant="one", status=202, result="job_id")
+    def test(self, name: Name) -> Program[str]:
+        """Send a ping to a webhook, also while it is disabled. Returns the id of the job that sends it."""
         return (yield from run(_ping(self._caller, self._own(name))))
 
     atest = awaited(test)
 
     @operation
-    def deliveries(self, name: str, **wanted: Unpack[DeliveryFilter]) -> Program[_Deliveries]:
-        """Attempts to deliver messages, newest first."""
-        return (yield from run(_log(self._caller, check_webhook_name(name), wanted)))
+    @http("GET /webhooks/{name}/deliveries", "read", name="list_webhook_deliveries", page="id")
+    def deliveries(
+        self,
+        name: Name,
+        *,
+        failed: Annotated[bool, Help("Only failed attempts.")] = False,
+        message: Annotated[str | None, Help("Only attempts for this message.", "ID")] = None,
+        before: Annotated[str | None, Help("Next page: only attempts before this id.", "ID")] = None,
+        limit: Annotated[int, Help("Maximum number of results.", low=1, high=PAGE - 1)] = 50,
+    ) -> Program[_Deliveries]:
+        """List delivery attempts of a webhook, newest first."""
+        return (yield from run(_log(self._caller, check_webhook_name(name), limit, before, message, failed)))
 
     adeliveries = awaited(deliveries)
 
     @operation
-    def resend(self, name: str, message: str) -> Program[str]:
+    @http("POST /webhooks/{name}/resend", "operate", tenant="one", status=202, result="job_id")
+    def resend(self, name: Name, message: MessageId) -> Program[str]:
         """Send a message again, unchanged and under the same id. Returns the id of the job that sends it."""
         return (yield from run(_resend(self._caller, self._own(name), message)))
 
@@ -176,7 +210,7 @@ def _add(caller: Caller, draft: WebhookDraft) -> Steps[Webhook]:
 
 
 @flow()
-def _change(caller: Caller, name: str, changes: Changes) -> Steps[Webhook]:
+def _change(caller: Caller, name: str, changes: WebhookChanges) -> Steps[Webhook]:
     was = yield from _get(caller, name)
     return (yield from _replace(caller, was, WebhookDraft.changed(was, changes)))
 
@@ -238,12 +272,12 @@ def _ping(caller: Caller, name: str) -> Steps[str]:
 
 
 @flow(writes=False)
-def _log(caller: Caller, name: str, wanted: DeliveryFilter) -> Steps[_Deliveries]:
+def _log(
+    caller: Caller, name: str, limit: int, before: str | None, message: str | None, failed: bool
+) -> Steps[_Deliveries]:
     webhook = yield from _get(caller, name)
-    limit = wanted.get("limit", 50)
     if not 1 <= limit <= PAGE:
         raise InvalidInput(f"limit must be from 1 to {PAGE}", code="invalid_limit")
-    before, message, failed = wanted.get("before"), wanted.get("message"), wanted.get("failed", False)
     query = caller.store.webhooks.deliveries(webhook.id, webhook.tenant, limit, before, message, failed)
     return (yield from query.start())
 

@@ -10,7 +10,6 @@ from starlette.responses import Response
 from holdfast.errors import InvalidInput
 from holdfast.features.tokens.model import Scope
 from holdfast.features.webhooks.model import NOTICES
-from holdfast.features.webhooks.operations import DeliveryFilter
 from holdfast.server.pages import PAGE, action_route, confirm, fields, page_route, redirect, text_field
 from holdfast.server.rendering import render, the_app
 
@@ -25,18 +24,15 @@ async def index(request: Request) -> Response:
 async def show(request: Request) -> Response:
     app, query = the_app(request), request.query_params
     webhook = await app.webhooks.aget(request.path_params["name"])
-    wanted: DeliveryFilter = {"limit": PAGE + 1, "failed": bool(query.get("failed"))}
-    before = text_field(query, "before", 50)
-    if before is not None:
-        wanted["before"] = before
-    log = await app.webhooks.adeliveries(webhook.name, **wanted)
+    failed, before = bool(query.get("failed")), text_field(query, "before", 50)
+    log = await app.webhooks.adeliveries(webhook.name, failed=failed, before=before, limit=PAGE + 1)
     return await render(
         request,
         "webhook.html",
         webhook=webhook,
         deliveries=log[:PAGE],
         following=log[PAGE - 1].id if len(log) > PAGE else None,
-        failed=wanted["failed"],
+        failed=failed,
     )
 
 
@@ -74,7 +70,7 @@ async def change(request: Request) -> Response:
                 return confirmation
             await webhooks.aremove(webhook.name)
             return redirect(request, "/webhooks", f"Removed webhook {webhook.name}.")
-    raise InvalidInput("do is disable, enable, rotate or remove", code="invalid_request")
+    raise InvalidInput("`do` must be one of disable, enable, rotate, remove", code="invalid_request")
 
 
 async def send(request: Request) -> Response:

@@ -1,16 +1,7 @@
 -- Rules that every writer of webhooks and their delivery log has to obey. Disabling a webhook, and missing the times of a
 -- schedule, send application events, since the ledger is only about jobs.
 
-create or replace function refuse_webhook_change() returns trigger language plpgsql as $$
-begin
-    raise exception 'webhook %: name and tenant cannot change', old.name using errcode = 'ZH002';
-end $$;
-create or replace trigger refuse_rename before update on webhook for each row
-    when (old.id <> new.id or old.tenant <> new.tenant or old.name <> new.name or old.created_at <> new.created_at)
-    execute function refuse_webhook_change();
-create or replace trigger refuse_truncate before truncate on webhook for each statement execute function refuse_change();
-
-create or replace function tell_disabled() returns trigger language plpgsql set search_path from current as $$
+create or replace function report_disabled() returns trigger language plpgsql set search_path from current as $$
 begin
     insert into app_event (id, tenant, name, data, sent_by, sent_at)
     values (uuid7(), new.tenant, 'webhook.disabled',
@@ -18,8 +9,8 @@ begin
             new.disabled_by, new.disabled_at);
     return null;
 end $$;
-create or replace trigger tell_disabled after update of disabled_at on webhook for each row
-    when (old.disabled_at is null and new.disabled_at is not null) execute function tell_disabled();
+create or replace trigger report_disabled after update of disabled_at on webhook for each row
+    when (old.disabled_at is null and new.disabled_at is not null) execute function report_disabled();
 
 -- The delivery log is deleted with its webhook.
 create or replace function on_webhook_removed() returns trigger language plpgsql set search_path from current as $$
@@ -29,19 +20,16 @@ begin
 end $$;
 create or replace trigger on_delete after delete on webhook for each row execute function on_webhook_removed();
 
-create or replace trigger refuse_update before update on webhook_delivery for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on webhook_delivery for each statement execute function refuse_change();
-
-create or replace function judge_webhook_delivery() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_webhook_delivery() returns trigger language plpgsql set search_path from current as $$
 begin
     if not exists (select from webhook e where e.id = new.webhook_id and e.tenant = new.tenant) then
         raise exception 'webhook_delivery: webhook % does not exist', new.webhook_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
-create or replace trigger judge_insert before insert on webhook_delivery for each row execute function judge_webhook_delivery();
+create or replace trigger guard_insert before insert on webhook_delivery for each row execute function guard_webhook_delivery();
 
-create or replace function tell_missed() returns trigger language plpgsql set search_path from current as $$
+create or replace function report_missed() returns trigger language plpgsql set search_path from current as $$
 begin
     insert into app_event (id, tenant, name, data, sent_by, sent_at)
     select uuid7(), new.tenant, 'schedule.missed',
@@ -52,7 +40,7 @@ begin
       from schedule s where s.id = new.schedule_id;
     return null;
 end $$;
-create or replace trigger tell_missed after insert on fire for each row when (new.status = 'missed') execute function tell_missed();
+create or replace trigger report_missed after insert on fire for each row when (new.status = 'missed') execute function report_missed();
 
 -- Webhooks. The caller saves their subscriptions in the same transaction (features/webhooks/operations.py). This file pauses
 -- the subscriptions while a webhook is disabled and deletes them with it.
@@ -60,9 +48,7 @@ create or replace trigger tell_missed after insert on fire for each row when (ne
 -- Create a webhook. Returns false if the name is taken.
 create or replace function add_webhook(id uuid, name text, url text, secrets text[], wants text[], kind text default null,
                                         job_options json default '{}', actor text default null, for_tenant text default null)
-returns boolean
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+returns boolean language plpgsql security definer set search_path from current as $$
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(add_webhook.for_tenant, nullif(add_webhook.actor, ''));
@@ -77,11 +63,8 @@ end $$;
 -- Replace a webhook's URL, secrets and events. Returns false if it does not exist.
 create or replace function change_webhook(name text, url text, secrets text[], wants text[], kind text default null,
                                            job_options json default '{}', actor text default null, for_tenant text default null)
-returns boolean
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(change_webhook.for_tenant, nullif(change_webhook.actor, ''));
+returns boolean language plpgsql security definer set search_path from current as $$
+declare v_scope text := enter(change_webhook.for_tenant, nullif(change_webhook.actor, ''));
 begin
     update webhook e
        set url = change_webhook.url, secrets = change_webhook.secrets, wants = change_webhook.wants,
@@ -93,9 +76,7 @@ end $$;
 -- Disable a webhook: no new deliveries are created, and pending ones are not sent. If it is already disabled, the first reason
 -- and actor are kept.
 create or replace function disable_webhook(name text, reason text, actor text default null, for_tenant text default null)
-returns boolean
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+returns boolean language plpgsql security definer set search_path from current as $$
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(disable_webhook.for_tenant, nullif(disable_webhook.actor, ''));
@@ -111,11 +92,8 @@ end $$;
 
 -- Enable a webhook. Events that arrived meanwhile are delivered, unless `skip`. Returns false if it does not exist.
 create or replace function enable_webhook(name text, skip boolean default false, actor text default null, for_tenant text default null)
-returns boolean
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(enable_webhook.for_tenant, nullif(enable_webhook.actor, ''));
+returns boolean language plpgsql security definer set search_path from current as $$
+declare v_scope text := enter(enable_webhook.for_tenant, nullif(enable_webhook.actor, ''));
 begin
     perform resume_subscription(n, enable_webhook.skip, v_scope) from webhook_subscriptions(enable_webhook.name) n;
     update webhook e set disabled_at = null, disabled_by = null, disabled_reason = null, updated_at = clock_now()
@@ -126,9 +104,7 @@ end $$;
 -- Delete a webhook with its delivery log and subscriptions. Returns false if it does not exist.
 create or replace function remove_webhook(name text, actor text default null, for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(remove_webhook.for_tenant, nullif(remove_webhook.actor, ''));
+declare v_scope text := enter(remove_webhook.for_tenant, nullif(remove_webhook.actor, ''));
 begin
     perform delete_subscription(n, v_scope) from webhook_subscriptions(remove_webhook.name) n;
     delete from webhook e where e.tenant = v_scope and e.name = remove_webhook.name;
@@ -136,16 +112,13 @@ begin
 end $$;
 
 create or replace function webhook_subscriptions(p_name text) returns setof text language sql immutable
-as $$ select unnest(array['webhook:' || p_name, 'webhook:' || p_name || ':told']) $$;
+as $$ select unnest(array['webhook:' || p_name, 'webhook:' || p_name || ':app_events']) $$;
 
 -- Record the result of a delivery attempt. Deletes the oldest entries: those beyond the maximum number, and of the oldest few
 -- those that have expired.
 create or replace function note_webhook_delivery(id uuid, webhook uuid, message text, type text, job uuid, attempt integer,
     status integer, error_code text, duration_ms integer, excerpt text, kept integer default 1000, kept_for interval default '30 days',
-    for_tenant text default null)
-returns boolean
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+    for_tenant text default null) returns boolean language plpgsql security definer set search_path from current as $$
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(note_webhook_delivery.for_tenant);

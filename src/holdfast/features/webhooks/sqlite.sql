@@ -1,22 +1,7 @@
 -- Rules that every writer of webhooks and their delivery log has to obey. Disabling a webhook, and missing the times of a
 -- schedule, send application events, since the ledger is only about jobs.
 
--- REPLACE would delete conflicting rows without a check.
-DROP TRIGGER IF EXISTS holdfast_judge_webhook_insert;
-CREATE TRIGGER holdfast_judge_webhook_insert BEFORE INSERT ON holdfast_webhook
-WHEN EXISTS (SELECT 1 FROM holdfast_webhook e WHERE e.id = NEW.id)
-BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is a webhook with this name');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_refuse_webhook_rename;
-CREATE TRIGGER holdfast_refuse_webhook_rename BEFORE UPDATE OF id, tenant, name, created_at ON holdfast_webhook
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: name and tenant of a webhook cannot change');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_tell_disabled;
-CREATE TRIGGER holdfast_tell_disabled AFTER UPDATE OF disabled_at ON holdfast_webhook
+CREATE TRIGGER holdfast_report_disabled AFTER UPDATE OF disabled_at ON holdfast_webhook
 WHEN OLD.disabled_at IS NULL AND NEW.disabled_at IS NOT NULL
 BEGIN
     INSERT INTO holdfast_app_event (tenant, name, data, sent_by, sent_at)
@@ -26,14 +11,12 @@ BEGIN
 END;
 
 -- The delivery log is deleted with its webhook.
-DROP TRIGGER IF EXISTS holdfast_on_webhook_removed;
 CREATE TRIGGER holdfast_on_webhook_removed AFTER DELETE ON holdfast_webhook
 BEGIN
     DELETE FROM holdfast_webhook_delivery WHERE webhook_id = OLD.id;
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_webhook_delivery_insert;
-CREATE TRIGGER holdfast_judge_webhook_delivery_insert BEFORE INSERT ON holdfast_webhook_delivery
+CREATE TRIGGER holdfast_guard_webhook_delivery_insert BEFORE INSERT ON holdfast_webhook_delivery
 BEGIN
     SELECT RAISE(ABORT, 'already exists: this delivery attempt is already recorded')
      WHERE EXISTS (SELECT 1 FROM holdfast_webhook_delivery d WHERE d.id = NEW.id);
@@ -41,14 +24,7 @@ BEGIN
      WHERE NOT EXISTS (SELECT 1 FROM holdfast_webhook e WHERE e.id = NEW.webhook_id AND e.tenant = NEW.tenant);
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_webhook_delivery_update;
-CREATE TRIGGER holdfast_refuse_webhook_delivery_update BEFORE UPDATE ON holdfast_webhook_delivery
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: webhook_delivery: rows are never changed');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_tell_missed;
-CREATE TRIGGER holdfast_tell_missed AFTER INSERT ON holdfast_fire WHEN NEW.status = 'missed'
+CREATE TRIGGER holdfast_report_missed AFTER INSERT ON holdfast_fire WHEN NEW.status = 'missed'
 BEGIN
     INSERT INTO holdfast_app_event (tenant, name, data, sent_by, sent_at)
     SELECT NEW.tenant, 'schedule.missed',

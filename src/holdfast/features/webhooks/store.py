@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.ids import parse_id
 from holdfast.features.webhooks.model import (
@@ -15,56 +15,14 @@ from holdfast.features.webhooks.model import (
     subscription_names,
 )
 from holdfast.stores.codecs import Record
-from holdfast.stores.flow import Flow, Statement, Steps, flow
+from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import SqlitePart, begin_write, end_write
+from holdfast.stores.sqlite.base import SqlitePart, begin_write, end_write, write
 
 if TYPE_CHECKING:
     from holdfast.features.events.store import SubscriptionStore
-
-
-class WebhookStore(Protocol):
-    def add(self, draft: WebhookDraft, id: str, actor: str, tenant: str) -> Flow[bool]:
-        """False if the name is taken. The caller saves its subscriptions in the same transaction."""
-        ...
-
-    def change(self, draft: WebhookDraft, actor: str, tenant: str) -> Flow[bool]:
-        """False if it does not exist."""
-        ...
-
-    def disable(self, name: str, reason: str, actor: str, tenant: str) -> Flow[bool]:
-        """Create no more deliveries, and send the event ``webhook.disabled``. The first reason and actor are kept."""
-        ...
-
-    def enable(self, name: str, skip: bool, actor: str, tenant: str) -> Flow[bool]:
-        """Resume with the events that it missed, or (``skip``) without them."""
-        ...
-
-    def remove(self, name: str, actor: str, tenant: str) -> Flow[bool]:
-        """Remove it with its subscriptions and the log of its deliveries."""
-        ...
-
-    def note_delivery(self, entry: WebhookDelivery, tenant: str) -> Flow[bool]:
-        """Record the result of an attempt and delete the oldest ones; False if the webhook no longer exists."""
-        ...
-
-    def get(self, name: str, tenant: str) -> Flow[Webhook | None]: ...
-
-    def deliveries(
-        self,
-        webhook_id: str,
-        tenant: str,
-        limit: int,
-        before: str | None = None,
-        message: str | None = None,
-        failed: bool = False,
-    ) -> Flow[list[WebhookDelivery]]:
-        """Attempts, newest first: those before an id, of one message, or only failed ones."""
-        ...
-
-    def list(self, tenant: str) -> Flow[list[Webhook]]: ...
 
 
 MAX_ROWS = 1_000
@@ -78,8 +36,7 @@ class WebhookReads(Reader):
             f"select {Record.columns(Webhook, 'e.')} from {{webhook}} e"
             f" where e.name = :name and {within(tenant, 'e.tenant')} order by e.tenant limit 1"
         )
-        rows = yield from self._query(tenant, text, name=name)
-        return Record.decoder(Webhook, self.dialect.codec)(rows[0]) if rows else None
+        return (yield from self._record(Webhook, tenant, text, name=name))
 
     @flow(writes=False)
     def deliveries(
@@ -91,6 +48,7 @@ class WebhookReads(Reader):
         message: str | None = None,
         failed: bool = False,
     ) -> Steps[list[WebhookDelivery]]:
+        """Attempts, newest first: those before an id, of one message, or only failed ones."""
         conditions = [within(tenant, "d.tenant"), "d.webhook_id = :webhook"]
         params: dict[str, object] = {"webhook": parse_id(webhook_id)}
         if before is not None:
@@ -105,9 +63,7 @@ class WebhookReads(Reader):
             f"select d.id, d.tenant, d.webhook_id, {_REST} from {{webhook_delivery}} d"
             f" where {' and '.join(conditions)} order by d.id desc limit {max(1, min(limit, MAX_ROWS)):d}"
         )
-        rows = yield from self._query(tenant, text, **params)
-        decode = Record.decoder(WebhookDelivery, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(WebhookDelivery, tenant, text, **params))
 
     @flow(writes=False)
     def list(self, tenant: str) -> Steps[list[Webhook]]:
@@ -115,59 +71,45 @@ class WebhookReads(Reader):
             f"select {Record.columns(Webhook, 'e.')} from {{webhook}} e where {within(tenant, 'e.tenant')}"
             f" order by e.name, e.tenant limit {MAX_ROWS:d}"
         )
-        rows = yield from self._query(tenant, text)
-        decode = Record.decoder(Webhook, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(Webhook, tenant, text))
 
 
 class PostgresWebhooks(Calls, WebhookReads):
-    def _succeeded(self, name: str, arguments: str, *params: Any) -> Steps[bool]:
-        rows = yield Statement(f"select {self.dialect.schema}{name}({arguments})", params)
-        return bool(rows[0][0])
-
     @flow(single=True)
     def add(self, draft: WebhookDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
-        return (
-            yield from self._succeeded(
-                "add_webhook",
-                "%s, %s, %s, %s::text[], %s::text[], %s, %s::json, %s, %s",
-                *(id, *_values(draft), actor, tenant),
-            )
-        )
+        """False if the name is taken. The caller saves its subscriptions in the same transaction."""
+        arguments = "%s, %s, %s, %s::text[], %s::text[], %s, %s::json, %s, %s"
+        return (yield from self._flag("add_webhook", arguments, id, *_values(draft), actor, tenant))
 
     @flow(single=True)
     def change(self, draft: WebhookDraft, actor: str, tenant: str) -> Steps[bool]:
-        return (
-            yield from self._succeeded(
-                "change_webhook",
-                "%s, %s, %s::text[], %s::text[], %s, %s::json, %s, %s",
-                *(*_values(draft), actor, tenant),
-            )
-        )
+        """False if it does not exist."""
+        arguments = "%s, %s, %s::text[], %s::text[], %s, %s::json, %s, %s"
+        return (yield from self._flag("change_webhook", arguments, *_values(draft), actor, tenant))
 
     @flow(single=True)
     def disable(self, name: str, reason: str, actor: str, tenant: str) -> Steps[bool]:
-        return (yield from self._succeeded("disable_webhook", "%s, %s, %s, %s", name, reason, actor, tenant))
+        """Create no more deliveries, and send the event ``webhook.disabled``. The first reason and actor are kept."""
+        return (yield from self._flag("disable_webhook", "%s, %s, %s, %s", name, reason, actor, tenant))
 
     @flow(single=True)
     def enable(self, name: str, skip: bool, actor: str, tenant: str) -> Steps[bool]:
-        return (yield from self._succeeded("enable_webhook", "%s, %s, %s, %s", name, skip, actor, tenant))
+        """Resume with the events that it missed, or (``skip``) without them."""
+        return (yield from self._flag("enable_webhook", "%s, %s, %s, %s", name, skip, actor, tenant))
 
     @flow(single=True)
     def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
-        return (yield from self._succeeded("remove_webhook", "%s, %s, %s", name, actor, tenant))
+        """Remove it with its subscriptions and the log of its deliveries."""
+        return (yield from self._flag("remove_webhook", "%s, %s, %s", name, actor, tenant))
 
     @flow(single=True)
     def note_delivery(self, entry: WebhookDelivery, tenant: str) -> Steps[bool]:
+        """Record the result of an attempt and delete the oldest ones; False if the webhook no longer exists."""
         attempt = (entry.id, entry.webhook_id, entry.message, entry.type, entry.job_id, entry.attempt)
         result = (entry.status, entry.error_code, entry.duration_ms, entry.excerpt)
-        return (
-            yield from self._succeeded(
-                "note_webhook_delivery",
-                "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, make_interval(days => %s), %s",
-                *(*attempt, *result, KEPT, KEPT_DAYS, tenant),
-            )
-        )
+        arguments = "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, make_interval(days => %s), %s"
+        params = (*attempt, *result, KEPT, KEPT_DAYS, tenant)
+        return (yield from self._flag("note_webhook_delivery", arguments, *params))
 
 
 def _values(draft: WebhookDraft) -> tuple[Any, ...]:
@@ -219,45 +161,30 @@ class SqliteWebhooks(SqlitePart, WebhookReads):
 
     @flow()
     def add(self, draft: WebhookDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from begin_write(actor)
-        rows = yield Statement(_ADD, {"id": id, **_row(draft), "actor": actor, "now": now, "tenant": tenant})
-        yield from end_write()
-        return bool(rows)
+        return bool((yield from write(actor, _ADD, id=id, tenant=tenant, **_row(draft))))
 
     @flow()
     def change(self, draft: WebhookDraft, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from begin_write(actor)
-        rows = yield Statement(_CHANGE, {**_row(draft), "now": now, "tenant": tenant})
-        yield from end_write()
-        return bool(rows)
+        return bool((yield from write(actor, _CHANGE, tenant=tenant, **_row(draft))))
 
     @flow()
     def disable(self, name: str, reason: str, actor: str, tenant: str) -> Steps[bool]:
         for each in subscription_names(name):
             yield from self._subscriptions.pause(each, reason, actor, tenant).start()
-        now = yield from begin_write(actor)
-        params = {"name": name, "reason": reason, "actor": actor, "now": now, "tenant": tenant}
-        rows = yield Statement(_DISABLE, params)
-        yield from end_write()
-        return bool(rows)
+        return bool((yield from write(actor, _DISABLE, name=name, reason=reason, tenant=tenant)))
 
     @flow()
     def enable(self, name: str, skip: bool, actor: str, tenant: str) -> Steps[bool]:
         for each in subscription_names(name):
             yield from self._subscriptions.resume(each, skip, tenant, actor).start()
-        now = yield from begin_write(actor)
-        rows = yield Statement(_ENABLE, {"name": name, "now": now, "tenant": tenant})
-        yield from end_write()
-        return bool(rows)
+        return bool((yield from write(actor, _ENABLE, name=name, tenant=tenant)))
 
     @flow()
     def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
         for each in subscription_names(name):
             yield from self._subscriptions.remove(each, tenant, actor).start()
-        yield from begin_write(actor)
-        rows = yield Statement("DELETE FROM holdfast_webhook WHERE tenant = ? AND name = ? RETURNING 1", (tenant, name))
-        yield from end_write()
-        return bool(rows)
+        text = "DELETE FROM holdfast_webhook WHERE tenant = :tenant AND name = :name RETURNING 1"
+        return bool((yield from write(actor, text, tenant=tenant, name=name)))
 
     @flow()
     def note_delivery(self, entry: WebhookDelivery, tenant: str) -> Steps[bool]:

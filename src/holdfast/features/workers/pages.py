@@ -27,9 +27,7 @@ QUESTIONS = {
 
 
 async def index(request: Request) -> Response:
-    client = the_app(request)._session
-    pulse = await client.arun(client.store.health.workers(client.tenant))
-    return await render(request, "workers.html", workers=pulse.workers, questions=QUESTIONS)
+    return await render(request, "workers.html", workers=await the_app(request).workers.alist(), questions=QUESTIONS)
 
 
 async def request_stop(request: Request) -> Response:

@@ -3,44 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.cells import cell_len
 from rich.text import Text
 
-from holdfast.cli import options
+from holdfast.cli.derived import derive
 from holdfast.cli.output import STYLES, Cell, age, console, emit, heading, line, moment, print_fields, say, table, write
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
-from holdfast.features.workflows.model import CallbackRecord, Edge, Graph, Node, Workflow
+from holdfast.features.workflows.model import CallbackRecord, Edge, Graph, Node, Swept, Workflow
 from holdfast.features.workflows.operations import Workflows
 
 commands = Commands("List, cancel and resume workflows.")
 
-WorkflowId = Annotated[str, typer.Argument(metavar="ID", help="The workflow's id.")]
 MAX_PAGE = 1000
 SHOWN = 200
 
 
-@commands.add(
+@derive(
+    commands,
     "list",
+    AnyTenant,
+    Workflows.list,
     "holdfast workflows list --active",
     "holdfast workflows list --kind publish --json",
 )
-def list_workflows(
-    session: AnyTenant,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only workflows of this kind.")] = None,
-    over: Annotated[
-        bool | None, typer.Option("--over/--active", help="Only finished workflows, or only unfinished ones.")
-    ] = None,
-    limit: options.Limit = 50,
-    after: options.After = None,
-) -> None:
+def list_workflows(session: AnyTenant, inputs: dict[str, Any]) -> None:
     """List workflows, newest first."""
+    limit = inputs.pop("limit")
     with session.connect() as client:
         now = client.run(client.store.clock.now())
-        workflows = Workflows(client).list(kind=kind, over=over, before=after, limit=min(limit + 1, MAX_PAGE))
+        workflows = Workflows(client).list(**inputs, limit=min(limit + 1, MAX_PAGE))
     page, more = workflows[:limit], len(workflows) > limit
     session.print_list(
         page,
@@ -54,43 +48,49 @@ def list_workflows(
             "failed": lambda workflow: f"{workflow.failed + workflow.dead:,}",
             "age": lambda workflow: age(workflow.created_at, now),
         },
-        none="There are no such workflows.",
+        none="No matching workflows.",
         keep=("id", "status", "jobs", "left", "failed", "age"),
-        described=_document,
+        described=Workflow.described,
     )
     if more:
         say(f"There are more: --after {page[-1].id}")
 
 
-@commands.add("show", "holdfast workflows show 01a1de74-eb8c-70f1-843b-cac5f6817387")
-def show(session: AnyTenant, workflow: WorkflowId) -> None:
-    """Show a workflow: status, counts, and its jobs with their dependencies."""
-    with session.connect() as client:
-        details = Workflows(client).graph(workflow)
+@derive(
+    commands,
+    "show",
+    AnyTenant,
+    Workflows.graph,
+    "holdfast workflows show 01a1de74-eb8c-70f1-843b-cac5f6817387",
+    help="Show a workflow: status, counts, and its jobs with their dependencies.",
+    without=("limit",),
+)
+def show(session: AnyTenant, result: Graph) -> None:
     if session.as_json:
-        emit(_graph_document(details))
+        emit(_graph_document(result))
         return
-    _print_facts(details)
+    _print_facts(result)
     heading("Jobs")
-    _print_nodes(details)
+    _print_nodes(result)
 
 
-@commands.add(
+@derive(
+    commands,
     "graph",
+    AnyTenant,
+    Workflows.graph,
     "holdfast workflows graph ID",
     "holdfast workflows graph ID --json",
+    help="Print the dependency graph: one job per line, followed by the jobs it waits for, or their number if they are"
+    " many. Use --json for all of them.",
 )
-def graph(session: AnyTenant, workflow: WorkflowId) -> None:
-    """Print the dependency graph: one job per line, followed by the jobs it waits for, or their number if they are
-    many. Use --json for all of them."""
-    with session.connect() as client:
-        details = Workflows(client).graph(workflow)
+def graph(session: AnyTenant, result: Graph) -> None:
     if session.as_json:
-        emit(_graph_document(details))
+        emit(_graph_document(result))
         return
-    names = {node.job_id: line(node.label) for node in details.nodes}
-    before = _parents(details)
-    for node in details.nodes:
+    names = {node.job_id: line(node.label) for node in result.nodes}
+    before = _parents(result)
+    for node in result.nodes:
         parents = [
             names.get(edge.parent, edge.parent) + ("" if edge.on_failure == "skip" else f" [{edge.on_failure}]")
             for edge in before.get(node.job_id, ())
@@ -101,26 +101,20 @@ def graph(session: AnyTenant, workflow: WorkflowId) -> None:
         _write_wrapped(Text.assemble(names[node.job_id], "  ", _styled(_state(node)), arrow), parents)
 
 
-@commands.add("cancel", "holdfast workflows cancel ID --reason 'wrong month'")
-def cancel(session: AnyTenant, workflow: WorkflowId, reason: options.Reason = None) -> None:
-    """Cancel all unfinished jobs of a workflow, including running ones."""
-    with session.connect() as client:
-        swept = Workflows(client).cancel(workflow, reason=reason)
+@derive(commands, "cancel", AnyTenant, Workflows.cancel, "holdfast workflows cancel ID --reason 'wrong month'")
+def cancel(session: AnyTenant, result: Swept) -> None:
     if session.as_json:
-        emit(swept)
+        emit(result)
     else:
-        write(f"{swept.jobs:,} jobs cancelled")
+        write(f"{result.jobs:,} jobs cancelled")
 
 
-@commands.add("resume", "holdfast workflows resume ID --reason 'the disk is back'")
-def resume(session: AnyTenant, workflow: WorkflowId, reason: options.Reason = None) -> None:
-    """Resume a workflow by redriving its dead letters. Dependent jobs continue once they succeed."""
-    with session.connect() as client:
-        swept = Workflows(client).resume(workflow, reason=reason)
+@derive(commands, "resume", AnyTenant, Workflows.resume, "holdfast workflows resume ID --reason 'the disk is back'")
+def resume(session: AnyTenant, result: Swept) -> None:
     if session.as_json:
-        emit(swept)
+        emit(result)
     else:
-        write(f"{swept.jobs:,} jobs redriven")
+        write(f"{result.jobs:,} jobs redriven")
 
 
 NAMED = 8
@@ -140,13 +134,9 @@ def _write_wrapped(first: Text, names: Sequence[str]) -> None:
     write(text)
 
 
-def _document(workflow: Workflow) -> dict[str, Any]:
-    return {"status": workflow.status, **{name: getattr(workflow, name) for name in Workflow.__dataclass_fields__}}
-
-
 def _graph_document(graph: Graph) -> dict[str, Any]:
     return {
-        "workflow": _document(graph.workflow),
+        "workflow": graph.workflow.described(),
         "parts": graph.parts(),
         "jobs": graph.nodes,
         "edges": graph.edges,
@@ -160,7 +150,7 @@ def _styled(status: str) -> Text:
 
 
 def _state(node: Node) -> str:
-    return "skipped" if node.standing == "skipped" else node.state.value
+    return "skipped" if node.status == "skipped" else node.state.value
 
 
 def _parents(graph: Graph) -> dict[str, list[Edge]]:
@@ -222,6 +212,6 @@ def _print_nodes(graph: Graph) -> None:
 def _why(node: Node, unmet: list[str]) -> str:
     if node.error_code:
         return line(f"{node.error_code}: {node.error_message}")
-    if node.standing in ("open", "skipped") and unmet:
-        return line(f"{'behind' if node.standing == 'skipped' else 'waits for'} {', '.join(unmet)}")
-    return "the workflow is stopped" if node.standing == "skipped" else ""
+    if node.status in ("open", "skipped") and unmet:
+        return line(f"{'behind' if node.status == 'skipped' else 'waits for'} {', '.join(unmet)}")
+    return "the workflow is stopped" if node.status == "skipped" else ""

@@ -1,7 +1,7 @@
 """Workflows: the plan, the status, and how the status follows from the jobs. Pure.
 
-The *standing* of a job in a workflow is open, succeeded, failed, dead (a dead letter, which may be redriven), cancelled
-or skipped. The database stores and counts standings; ``derive`` computes them from the jobs and their dependencies
+The *status* of a job in a workflow is open, succeeded, failed, dead (a dead letter, which may be redriven), cancelled
+or skipped. The database stores and counts statuses; ``derive`` computes them from the jobs and their dependencies
 alone, and a test compares the two.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from holdfast.engine.bound_results import RESULT_MARK, rebound
 from holdfast.engine.job import JobSpec
@@ -140,6 +140,18 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class StartedWorkflow:
+    """A workflow that was started over HTTP. ``jobs`` has the ids of its jobs by name; empty if it was started
+    before."""
+
+    id: str
+    tenant: str
+    created: bool
+    reason: str | None
+    jobs: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Swept:
     """The result of an operation on all jobs of a workflow. A refusal is returned, not raised."""
 
@@ -222,9 +234,9 @@ class Counts:
     skipped: int = 0
 
     @classmethod
-    def of(cls, standings: Iterable[NodeStatus]) -> Counts:
-        counted = list(standings)
-        return cls(**{standing.value: counted.count(standing) for standing in NodeStatus})
+    def of(cls, statuses: Iterable[NodeStatus]) -> Counts:
+        counted = list(statuses)
+        return cls(**{status.value: counted.count(status) for status in NodeStatus})
 
     def status(self, *, stopped: bool = False, cancelled: bool = False) -> WorkflowStatus:
         """``failed`` if a failure stopped the workflow or nothing succeeded; ``partially_failed`` if other jobs
@@ -262,6 +274,11 @@ class Workflow:
     cancelled: int
     skipped: int
 
+    SHOWN: ClassVar = {"status": WorkflowStatus}
+
+    def described(self) -> dict[str, Any]:
+        return {"status": self.status} | {each.name: getattr(self, each.name) for each in fields(self)}
+
     @property
     def counts(self) -> Counts:
         return Counts(self.open, self.succeeded, self.failed, self.dead, self.cancelled, self.skipped)
@@ -277,14 +294,14 @@ class Workflow:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A job of a workflow: its standing, and the number of parents it still waits for. A job that joined as a child of
+    """A job of a workflow: its status, and the number of parents it still waits for. A job that joined as a child of
     another has no name."""
 
     job_id: str
     workflow_id: str
     name: str | None
     part: str | None
-    standing: str
+    status: str
     unmet: int
     kind: str
     queue: str
@@ -334,41 +351,53 @@ class CallbackRecord:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A workflow with its jobs in the order in which they were added, their dependencies, and its callbacks."""
+    """A workflow with its jobs in the order in which they were added, their dependencies, and its callbacks. ``parts``
+    has the status of each group."""
 
     workflow: Workflow
     nodes: list[Node]
     edges: list[Edge]
     callbacks: list[CallbackRecord] = field(default_factory=list)
 
+    SHOWN: ClassVar = {"parts": dict[str, WorkflowStatus]}
+
+    def described(self) -> dict[str, Any]:
+        return {
+            "workflow": self.workflow.described(),
+            "nodes": self.nodes,
+            "edges": self.edges,
+            "parts": self.parts(),
+            "callbacks": self.callbacks,
+        }
+
     def parts(self) -> dict[str, WorkflowStatus]:
         """The status of each group and sub-workflow, derived from its jobs."""
-        standings_of: dict[str, list[NodeStatus]] = {}
+        statuses_of: dict[str, list[NodeStatus]] = {}
         for node in self.nodes:
             names = [] if node.part is None else node.part.split(".")
             for length in range(1, len(names) + 1):
-                standings_of.setdefault(".".join(names[:length]), []).append(NodeStatus(node.standing))
-        return {name: Counts.of(standings).status() for name, standings in standings_of.items()}
+                statuses_of.setdefault(".".join(names[:length]), []).append(NodeStatus(node.status))
+        return {name: Counts.of(statuses).status() for name, statuses in statuses_of.items()}
 
 
 def derive(states: Mapping[str, State], edges: Sequence[Edge], stopped: bool = False) -> dict[str, NodeStatus]:
-    """The standing of every job, computed from states and dependencies alone, for comparison with the database.
+    """The status of every job, computed from states and dependencies alone, for comparison with the database.
 
     In a stopped workflow, waiting jobs count as skipped; so do jobs that were cancelled behind a failed one.
     """
-    standing = {job: NODE_STATUS.get(state, NodeStatus.OPEN) for job, state in states.items()}
+    status = {job: NODE_STATUS.get(state, NodeStatus.OPEN) for job, state in states.items()}
     children: dict[str, list[Edge]] = {}
     for edge in edges:
         children.setdefault(edge.parent, []).append(edge)
-    reached = [job for job, value in standing.items() if value in BAD]
+    reached = [job for job, value in status.items() if value in BAD]
     while reached:
         for edge in children.get(reached.pop(), ()):
             waits = not edge.met and edge.on_failure != "continue"
-            if waits and standing[edge.child] is not NodeStatus.SKIPPED:
-                standing[edge.child] = NodeStatus.SKIPPED
+            if waits and status[edge.child] is not NodeStatus.SKIPPED:
+                status[edge.child] = NodeStatus.SKIPPED
                 reached.append(edge.child)
     if stopped:
-        for job, value in standing.items():
+        for job, value in status.items():
             if value is NodeStatus.OPEN and states[job] in (State.QUEUED, State.RETRY_WAITING):
-                standing[job] = NodeStatus.SKIPPED
-    return standing
+                status[job] = NodeStatus.SKIPPED
+    return status

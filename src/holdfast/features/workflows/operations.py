@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from holdfast.engine.declared import Help, Most, http
 from holdfast.engine.names import page_size
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.settlement import storable
@@ -17,6 +18,9 @@ from holdfast.stores.session import Session
 
 if TYPE_CHECKING:
     from holdfast.kind import Prepared
+
+WorkflowId = Annotated[str, Help("The workflow's id.", "ID", longest=100, parameter="workflow_id")]
+Reason = Annotated[str | None, Help("The reason, recorded in the ledger.", longest=2_000)]
 
 _Workflows = list[Workflow]  # inside the class, ``list`` is an operation
 
@@ -35,25 +39,38 @@ class Workflows(StoreNamespace):
         self._prepare = prepare
 
     @operation
-    def get(self, id: str) -> Program[Workflow]:
-        """The workflow, or ``NotFound``."""
+    @http("GET /workflows/{workflow_id}", "read", name="show_workflow")
+    def get(self, id: WorkflowId) -> Program[Workflow]:
+        """Show a workflow: its status and how many of its jobs are in which state."""
         return existing(id, (yield from run(self._store.workflows.get(id, self._tenant))))
 
     aget = awaited(get)
 
     @operation
+    @http("GET /workflows", "read", page="id")
     def list(
-        self, *, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
+        self,
+        *,
+        kind: Annotated[str | None, Help("Only workflows of this kind.", "NAME")] = None,
+        over: Annotated[
+            bool | None, Help("Only finished workflows, or only unfinished ones.", option="--over/--active")
+        ] = None,
+        before: Annotated[
+            str | None, Help("Next page: the id of the last entry on this one.", "CURSOR", option="--after")
+        ] = None,
+        limit: Most = 50,
     ) -> Program[_Workflows]:
-        """A page, newest first: all workflows, those that have ended (``over``), or the active ones. ``before`` is the
-        last id of the previous page."""
+        """List workflows, newest first: all, only finished, or only unfinished ones."""
         return (yield from run(self._store.workflows.list(self._tenant, kind, over, before, page_size(limit))))
 
     alist = awaited(list)
 
     @operation
-    def graph(self, id: str, *, limit: int | None = None) -> Program[Graph]:
-        """A workflow with its jobs and their dependencies; with a limit, the first of its jobs."""
+    @http("GET /workflows/{workflow_id}/graph", "read", name="workflow_graph", large=True)
+    def graph(
+        self, id: WorkflowId, *, limit: Annotated[int | None, Help("Only the first of its jobs.", low=1)] = None
+    ) -> Program[Graph]:
+        """Show a workflow with its jobs and their dependencies."""
         graph = yield from run(self._store.workflows.graph(id, self._tenant, limit))
         if graph is None:
             raise not_found(id)
@@ -62,24 +79,27 @@ class Workflows(StoreNamespace):
     agraph = awaited(graph)
 
     @operation
-    def extend(self, id: str) -> Program[Extension]:
-        """Add jobs to a workflow that has not ended: ``more = app.workflows.extend(id); more.add(…); more.start()``."""
+    @http("POST /workflows/{workflow_id}/jobs", "enqueue", tenant="one", by_hand=True)
+    def extend(self, id: WorkflowId) -> Program[Extension]:
+        """Add jobs to an unfinished workflow: ``more = app.workflows.extend(id); more.add(…); more.start()``."""
         workflow = existing(id, (yield from run(self._store.workflows.get(id, self._tenant))))
         return Extension(self._session, self._tenant, self._prepare, workflow)
 
     aextend = awaited(extend)
 
     @operation
-    def cancel(self, id: str, *, reason: str | None = None) -> Program[Swept]:
-        """Cancel all its jobs that have not ended, also the running ones."""
+    @http("POST /workflows/{workflow_id}/cancel", "operate", example={"reason": "wrong month"})
+    def cancel(self, id: WorkflowId, *, reason: Reason = None) -> Program[Swept]:
+        """Cancel all unfinished jobs of a workflow, including running ones."""
         cancel = self._store.workflows.cancel(id, storable(reason), self._actor, self._tenant)
         return accepted((yield from run(cancel)))
 
     acancel = awaited(cancel)
 
     @operation
-    def resume(self, id: str, *, reason: str | None = None) -> Program[Swept]:
-        """Redrive its dead letters. Jobs held back behind them continue when they have succeeded."""
+    @http("POST /workflows/{workflow_id}/resume", "operate", example={"reason": "the disk is back"})
+    def resume(self, id: WorkflowId, *, reason: Reason = None) -> Program[Swept]:
+        """Resume a workflow by redriving its dead letters. Dependent jobs continue once they succeed."""
         resume = self._store.workflows.resume(id, storable(reason), self._actor, self._tenant)
         return accepted((yield from run(resume)))
 

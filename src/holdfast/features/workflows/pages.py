@@ -159,7 +159,7 @@ def _node(node: Node, root: str) -> dict[str, Any]:
         "label": node.label,
         "kind": node.kind,
         "state": node.state.value,
-        "standing": node.standing,
+        "status": node.status,
         "link": f"{root}/jobs/{node.job_id}",
     }
 

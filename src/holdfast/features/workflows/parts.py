@@ -9,16 +9,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
 
-from holdfast.engine.bound_results import RESULT_MARK, ResultOf, Source, rebound
+from holdfast.engine.bound_results import ResultOf, Source
 from holdfast.engine.hints import unknown_attribute
 from holdfast.engine.job import JobSpec
+from holdfast.engine.job_options import job_options, stored_options
+from holdfast.engine.times import instant
 from holdfast.errors import InvalidSetting
-from holdfast.features.workflows.map_template import MAP, MOST_ITEMS, template_of
 from holdfast.features.workflows.model import CallbackSpec, Fires, OnFailure, check_on_failure
 from holdfast.steps.signature import result_schema
-from holdfast.stores.ids import new_id
 
 if TYPE_CHECKING:
     from holdfast.features.workflows.plan import Plan
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 Mode = Literal["graph", "parallel", "sequential"]
+
+MAP: Final = "workflow.map"
+"""The kind of the job that adds one job per item. Every app handles it."""
+MOST_ITEMS: Final = 10_000
 
 
 @dataclass(eq=False, slots=True)
@@ -276,7 +281,7 @@ class Part:
         ``name.job`` here. The other plan does not change, and can be included again."""
         own = other.failure_policy if other.on_failure_given else None
         part = self.group(name or other.kind, mode="graph", after=after, on_failure=own)
-        _copy(other, part)
+        other.copy_into(part)
         return part
 
     def walk(self) -> Iterator[Planned[Any]]:
@@ -365,121 +370,36 @@ def _check_own(plan: Plan, target: Planned[Any] | Part) -> None:
         )
 
 
-def _copy(source: Part, target: Part) -> None:
-    """Copy the jobs, parts, links and callbacks of a plan into a part, with new ids and names."""
-    twins: dict[int, Planned[Any] | Part] = {id(source): target}
-
-    def copy(here: Part, there: Part) -> None:
-        for member in here.members:
-            if isinstance(member, Part):
-                label = there.plan.new_part((member.name or "").rpartition(".")[2], there)
-                part = Part(there, label, member.mode, member.failure_policy)
-                twins[id(member)] = part
-                there.members.append(part)
-                copy(member, part)
-            else:
-                spec = dataclasses.replace(member.spec, id=new_id())
-                short = member.name.rpartition(".")[2]
-                twin = type(member)(
-                    there.plan.new_name(short, spec.kind, there), there, spec, member.decode, [], member.failure_policy
-                )
-                twins[id(member)] = twin
-                there.members.append(twin)
-
-    copy(source, target)
-    renamed = {old.spec.id: new.spec.id for old, new in _twins(source, twins)}
-    for _, twin in _twins(source, twins):
-        if RESULT_MARK in twin.spec.payload:
-            twin.spec.payload = rebound(twin.spec.payload, renamed)
-    for callback in source.plan.callbacks:
-        step = None if callback.step is None else twins.get(id(callback.step))
-        if not isinstance(step, Planned):
-            raise InvalidSetting(
-                "a workflow with callbacks of its own cannot be included in another",
-                code="conflicting_options",
-                fix="Add the callbacks to its jobs, or to the outer workflow.",
-            )
-        spec = dataclasses.replace(callback.spec, id=new_id(), payload=rebound(callback.spec.payload, renamed))
-        target.plan.callbacks.append(Callback(callback.fires, step, spec, callback.decode))
-    for member in everything(source):
-        twins[id(member)].links = [
-            Link(link.target if isinstance(link.target, str) else twins[id(link.target)], link.on_failure)
-            for link in member.links
-        ]
+def template_of(kind: Kind[..., Any], spec: JobSpec) -> dict[str, Any]:
+    """The template as JSON: the worker that adds the jobs may not have the kind, or have other defaults for it."""
+    options = {"queue": spec.queue, "priority": spec.priority, "tags": spec.tags, "retry": spec.retry}
+    times = {"run_at": spec.run_at, "deadline_at": spec.deadline_at}
+    return {
+        "kind": kind.name,
+        "argument": kind.parameters[0],
+        "options": stored_options(options | {"agent": spec.agent, "external_ref": spec.external_ref}),
+        "retry_given": spec.retry_given,
+        "uses": list(spec.uses),
+        "delay": spec.delay,
+        "deadline_in": spec.deadline_in,
+        **{name: None if time is None else time.isoformat() for name, time in times.items()},
+    }
 
 
-def _twins(source: Part, twins: dict[int, Planned[Any] | Part]) -> Iterator[tuple[Planned[Any], Planned[Any]]]:
-    for old in source.walk():
-        new = twins[id(old)]
-        assert isinstance(new, Planned)
-        yield old, new
-
-
-def everything(part: Part) -> Iterator[Planned[Any] | Part]:
-    for member in part.members:
-        yield member
-        if isinstance(member, Part):
-            yield from everything(member)
-
-
-def policy(part: Part) -> OnFailure:
-    """What a failure inside this part does by default."""
-    outer: Part | None = part
-    while outer is not None:
-        if outer.failure_policy is not None:
-            return outer.failure_policy
-        outer = outer.outer
-    return "skip"
-
-
-class Edges:
-    """Resolves links to dependencies between jobs: a link to a part becomes links to the jobs that end it. The result
-    for a part is cached, however many jobs wait for it."""
-
-    def __init__(self, kind: str) -> None:
-        self._job_names: dict[int, set[str]] = {}
-        self._last_jobs: dict[int, list[str] | None] = {}
-        self._kind = kind
-
-    def parents(self, jobs: Iterable[Planned[Any]]) -> dict[str, dict[str, OnFailure]]:
-        return {job.name: self._parents_of(job, None) for job in jobs}
-
-    def _parents_of(self, job: Planned[Any], within: Part | None) -> dict[str, OnFailure]:
-        """The jobs that a job waits for: through its own links, and through those of the parts that it begins. With
-        ``within``, only dependencies inside that part."""
-        parents: dict[str, OnFailure] = {}
-        for link in job.links:
-            parents |= self._expanded(link, policy(job.part))
-        part: Part | None = job.part
-        while part is not None and part is not within:
-            if part.links and not self._names(part) & parents.keys():
-                for link in part.links:
-                    parents |= self._expanded(link, policy(part.outer or part))
-            part = part.outer
-        return parents
-
-    def _names(self, part: Part) -> set[str]:
-        if id(part) not in self._job_names:
-            self._job_names[id(part)] = {job.name for job in part.walk()}
-        return self._job_names[id(part)]
-
-    def _expanded(self, link: Link, default: OnFailure) -> dict[str, OnFailure]:
-        target = link.target
-        if isinstance(target, str):
-            return {target: link.on_failure or default}
-        on_failure = link.on_failure or target.failure_policy or default
-        return dict.fromkeys([target.name] if isinstance(target, Planned) else self._ends(target), on_failure)
-
-    def _ends(self, part: Part) -> list[str]:
-        """The jobs of a part that no other job of it waits for: when they have ended, all of it has."""
-        last = self._last_jobs.get(id(part), [])
-        if last is None:
-            name = part.name or self._kind
-            raise InvalidSetting(f"circular dependency: {name} -> {name}", code="workflow_cycle")
-        if id(part) not in self._last_jobs:
-            self._last_jobs[id(part)] = None  # in progress: reaching this part again means a cycle
-            parents: set[str] = set()
-            for job in part.walk():
-                parents |= self._parents_of(job, part).keys()
-            last = self._last_jobs[id(part)] = [job.name for job in part.walk() if job.name not in parents]
-        return last
+def with_options(template: dict[str, Any], spec: JobSpec) -> JobSpec:
+    """The job of one item, with the options of the plan."""
+    options = job_options(template["options"], datetime.now(UTC))
+    times: dict[str, Any] = {
+        name: None if template[name] is None else instant(datetime.fromisoformat(template[name]), name)
+        for name in ("run_at", "deadline_at")
+    }
+    return dataclasses.replace(
+        spec,
+        **{**options, "tags": tuple(options.get("tags", ()))},
+        retry_given=template["retry_given"],
+        uses=tuple(template["uses"]),
+        delay=template["delay"],
+        deadline_in=template.get("deadline_in"),
+        **times,
+        alike=None,
+    )

@@ -7,18 +7,21 @@ Nothing is stored before ``start``, which stores everything in one transaction.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.bound_results import CALLBACK_TAG, ResultOf, Source
+from holdfast.engine.bound_results import CALLBACK_TAG, RESULT_MARK, ResultOf, Source, rebound
 from holdfast.engine.names import check_name
+from holdfast.engine.outcome import Reject
 from holdfast.errors import Conflict, InvalidSetting
 from holdfast.features.workflows.model import CallbackSpec, EdgeSpec, Fires, NodeSpec, OnFailure, find_cycle
-from holdfast.features.workflows.parts import Callback, Edges, Part, Planned, everything, policy, source_of
+from holdfast.features.workflows.parts import Callback, Link, Part, Planned, source_of, with_options
 from holdfast.stores.namespace import StoreNamespace
+from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
 
 if TYPE_CHECKING:
+    from holdfast.context import Context
     from holdfast.kind import Kind, Prepared
 
 
@@ -89,6 +92,53 @@ class Plan(Part, StoreNamespace):
     @property
     def plan(self) -> Plan:
         return self
+
+    def copy_into(self, target: Part) -> None:
+        """Copy its jobs, parts, links and callbacks into a part, with new ids and names."""
+        twins: dict[int, Planned[Any] | Part] = {id(self): target}
+
+        def copy(here: Part, there: Part) -> None:
+            for member in here.members:
+                if isinstance(member, Part):
+                    label = there.plan.new_part((member.name or "").rpartition(".")[2], there)
+                    part = Part(there, label, member.mode, member.failure_policy)
+                    twins[id(member)] = part
+                    there.members.append(part)
+                    copy(member, part)
+                else:
+                    spec = dataclasses.replace(member.spec, id=new_id())
+                    short = member.name.rpartition(".")[2]
+                    twin = type(member)(
+                        there.plan.new_name(short, spec.kind, there),
+                        there,
+                        spec,
+                        member.decode,
+                        [],
+                        member.failure_policy,
+                    )
+                    twins[id(member)] = twin
+                    there.members.append(twin)
+
+        copy(self, target)
+        renamed = {old.spec.id: new.spec.id for old, new in _twins(self, twins)}
+        for _, twin in _twins(self, twins):
+            if RESULT_MARK in twin.spec.payload:
+                twin.spec.payload = rebound(twin.spec.payload, renamed)
+        for callback in self.callbacks:
+            step = None if callback.step is None else twins.get(id(callback.step))
+            if not isinstance(step, Planned):
+                raise InvalidSetting(
+                    "a workflow with callbacks of its own cannot be included in another",
+                    code="conflicting_options",
+                    fix="Add the callbacks to its jobs, or to the outer workflow.",
+                )
+            spec = dataclasses.replace(callback.spec, id=new_id(), payload=rebound(callback.spec.payload, renamed))
+            target.plan.callbacks.append(Callback(callback.fires, step, spec, callback.decode))
+        for member in everything(self):
+            twins[id(member)].links = [
+                Link(link.target if isinstance(link.target, str) else twins[id(link.target)], link.on_failure)
+                for link in member.links
+            ]
 
     def prepared(self, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared[Any]:
         if isinstance(call, str):
@@ -221,3 +271,107 @@ def _not_a_call(call: object) -> InvalidSetting:
     else:
         what, fix = type(call).__name__, "Pass the kind and its arguments: wf.add(fetch, 1), not wf.add(fetch(1))."
     return InvalidSetting(f"expected a kind or kind.prepare(…), got {what}", code="invalid_call", fix=fix)
+
+
+def _twins(source: Part, twins: dict[int, Planned[Any] | Part]) -> Iterator[tuple[Planned[Any], Planned[Any]]]:
+    for old in source.walk():
+        new = twins[id(old)]
+        assert isinstance(new, Planned)
+        yield old, new
+
+
+def everything(part: Part) -> Iterator[Planned[Any] | Part]:
+    for member in part.members:
+        yield member
+        if isinstance(member, Part):
+            yield from everything(member)
+
+
+def policy(part: Part) -> OnFailure:
+    """What a failure inside this part does by default."""
+    outer: Part | None = part
+    while outer is not None:
+        if outer.failure_policy is not None:
+            return outer.failure_policy
+        outer = outer.outer
+    return "skip"
+
+
+class Edges:
+    """Resolves links to dependencies between jobs: a link to a part becomes links to the jobs that end it. The result
+    for a part is cached, however many jobs wait for it."""
+
+    def __init__(self, kind: str) -> None:
+        self._job_names: dict[int, set[str]] = {}
+        self._last_jobs: dict[int, list[str] | None] = {}
+        self._kind = kind
+
+    def parents(self, jobs: Iterable[Planned[Any]]) -> dict[str, dict[str, OnFailure]]:
+        return {job.name: self._parents_of(job, None) for job in jobs}
+
+    def _parents_of(self, job: Planned[Any], within: Part | None) -> dict[str, OnFailure]:
+        """The jobs that a job waits for: through its own links, and through those of the parts that it begins. With
+        ``within``, only dependencies inside that part."""
+        parents: dict[str, OnFailure] = {}
+        for link in job.links:
+            parents |= self._expanded(link, policy(job.part))
+        part: Part | None = job.part
+        while part is not None and part is not within:
+            if part.links and not self._names(part) & parents.keys():
+                for link in part.links:
+                    parents |= self._expanded(link, policy(part.outer or part))
+            part = part.outer
+        return parents
+
+    def _names(self, part: Part) -> set[str]:
+        if id(part) not in self._job_names:
+            self._job_names[id(part)] = {job.name for job in part.walk()}
+        return self._job_names[id(part)]
+
+    def _expanded(self, link: Link, default: OnFailure) -> dict[str, OnFailure]:
+        target = link.target
+        if isinstance(target, str):
+            return {target: link.on_failure or default}
+        on_failure = link.on_failure or target.failure_policy or default
+        return dict.fromkeys([target.name] if isinstance(target, Planned) else self._ends(target), on_failure)
+
+    def _ends(self, part: Part) -> list[str]:
+        """The jobs of a part that no other job of it waits for: when they have ended, all of it has."""
+        last = self._last_jobs.get(id(part), [])
+        if last is None:
+            name = part.name or self._kind
+            raise InvalidSetting(f"circular dependency: {name} -> {name}", code="workflow_cycle")
+        if id(part) not in self._last_jobs:
+            self._last_jobs[id(part)] = None  # in progress: reaching this part again means a cycle
+            parents: set[str] = set()
+            for job in part.walk():
+                parents |= self._parents_of(job, part).keys()
+            last = self._last_jobs[id(part)] = [job.name for job in part.walk() if job.name not in parents]
+        return last
+
+
+async def expand(ctx: Context, items: Any, job: dict[str, Any], limit: int) -> int:
+    """The handler of ``workflow.map``: add one job per item of a result to the running workflow, and return their
+    number. The transaction that adds the jobs also makes the jobs behind the map wait for them. An attempt after a
+    crash finds the jobs by their names, and adds none."""
+    if not isinstance(items, list):
+        raise Reject("invalid_items", f"map expects a list of items, got {type(items).__name__}")
+    if len(items) > limit:
+        raise Reject("too_many_items", f"{len(items):,} items, at most {limit:,} are allowed (max_items)")
+    if not items:
+        return 0
+    store, more = ctx._run.session.store, await ctx.workflow()
+    name = await ctx._run.session.arun(store.workflows.name_of(ctx.job_id, ctx.tenant))
+    group = Part(more, name, "parallel", None)
+    more.members.append(group)
+    for number, item in enumerate(items, 1):
+        prepared = ctx._child(job["kind"], ({job["argument"]: item},), {})
+        spec = with_options(job, prepared.spec)
+        group.add(dataclasses.replace(prepared, made=spec), name=str(number))
+    try:
+        await more.abehind(ctx.job_id)
+    except Conflict as error:
+        members = await ctx._run.session.arun(store.workflows.members(more.workflow.id, name, ctx.tenant))
+        if error.code != "name_taken" or len(members) != len(items):
+            raise
+    return len(items)

@@ -6,12 +6,12 @@
 -- here and wait for no lock. (Ending a child at the moment in which it is released may raise a deadlock error; the caller
 -- retries.)
 --
--- The standing of a job is open, succeeded, failed, dead (may be redriven), cancelled or skipped. Skipped jobs wait like those
+-- The status of a job is open, succeeded, failed, dead (may be redriven), cancelled or skipped. Skipped jobs wait like those
 -- with unmet parents, since the dead letter ahead of them may be redriven; once nothing can bring them back, they are
 -- cancelled together.
 
--- Change the standing of jobs, and update the counts of their workflow.
-create or replace function stand(p_flow uuid, p_jobs uuid[], p_standing text, p_now timestamptz) returns void
+-- Change the status of jobs, and update the counts of their workflow.
+create or replace function set_node_status(p_flow uuid, p_jobs uuid[], p_status text, p_now timestamptz) returns void
 language plpgsql set search_path from current
     set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 begin
@@ -19,35 +19,34 @@ begin
         return;
     end if;
     with was as materialized (
-        select n.job_id, n.standing from node n where n.job_id = any (p_jobs) and n.standing <> p_standing
-    ), stands as (
-        update node n set standing = p_standing from was where n.job_id = was.job_id
+        select n.job_id, n.status from node n where n.job_id = any (p_jobs) and n.status <> p_status
+    ), changed as (
+        update node n set status = p_status from was where n.job_id = was.job_id
     ), less as materialized (
-        select count(*)::integer as moved, (count(*) filter (where standing = 'open'))::integer as open,
-               (count(*) filter (where standing = 'succeeded'))::integer as succeeded,
-               (count(*) filter (where standing = 'failed'))::integer as failed,
-               (count(*) filter (where standing = 'dead'))::integer as dead,
-               (count(*) filter (where standing = 'cancelled'))::integer as cancelled,
-               (count(*) filter (where standing = 'skipped'))::integer as skipped from was
+        select count(*)::integer as moved, (count(*) filter (where status = 'open'))::integer as open,
+               (count(*) filter (where status = 'succeeded'))::integer as succeeded,
+               (count(*) filter (where status = 'failed'))::integer as failed,
+               (count(*) filter (where status = 'dead'))::integer as dead,
+               (count(*) filter (where status = 'cancelled'))::integer as cancelled,
+               (count(*) filter (where status = 'skipped'))::integer as skipped from was
     )
     update workflow w
-       set open = w.open - l.open + case p_standing when 'open' then l.moved else 0 end,
-           succeeded = w.succeeded - l.succeeded + case p_standing when 'succeeded' then l.moved else 0 end,
-           failed = w.failed - l.failed + case p_standing when 'failed' then l.moved else 0 end,
-           dead = w.dead - l.dead + case p_standing when 'dead' then l.moved else 0 end,
-           cancelled = w.cancelled - l.cancelled + case p_standing when 'cancelled' then l.moved else 0 end,
-           skipped = w.skipped - l.skipped + case p_standing when 'skipped' then l.moved else 0 end,
-           finished_at = case when w.open - l.open + case p_standing when 'open' then l.moved else 0 end = 0
+       set open = w.open - l.open + case p_status when 'open' then l.moved else 0 end,
+           succeeded = w.succeeded - l.succeeded + case p_status when 'succeeded' then l.moved else 0 end,
+           failed = w.failed - l.failed + case p_status when 'failed' then l.moved else 0 end,
+           dead = w.dead - l.dead + case p_status when 'dead' then l.moved else 0 end,
+           cancelled = w.cancelled - l.cancelled + case p_status when 'cancelled' then l.moved else 0 end,
+           skipped = w.skipped - l.skipped + case p_status when 'skipped' then l.moved else 0 end,
+           finished_at = case when w.open - l.open + case p_status when 'open' then l.moved else 0 end = 0
                               then coalesce(w.finished_at, p_now) end
       from less l where w.id = p_flow and l.moved > 0;
 end $$;
 
 -- Mark these parents as met. Returns the children that have no unmet parents left.
-create or replace function meet(p_parents uuid[], p_whatever boolean) returns uuid[]
+create or replace function mark_parents_met(p_parents uuid[], p_whatever boolean) returns uuid[]
 language plpgsql set search_path from current
     set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-declare
-    v_ready uuid[];
+declare v_ready uuid[];
 begin
     if coalesce(cardinality(p_parents), 0) = 0 then
         return '{}';
@@ -82,144 +81,170 @@ begin
        set due_at = p_now, failed_job = f.id, error_code = f.error_code, error_message = f.error_message
       from (select s.id, s.error_code, s.error_message, row_number() over (order by s.finished_at, s.id) as place
               from node n join job_state s on s.id = n.job_id
-             where n.workflow_id = p_flow and n.standing in ('failed', 'dead')) f
+             where n.workflow_id = p_flow and n.status in ('failed', 'dead')) f
      where c.workflow_id = p_flow and c.due_at is null and c.fires = 'failure'
        and (c.step_id = any (p_bad) and f.id = c.step_id
             or c.step_id is null and f.place = 1 and exists (select from workflow w where w.id = p_flow and w.open = 0));
 end $$;
 
+-- Jobs behind these are skipped, and the workflow stops if one of these stops it. Returns the jobs that may start.
+create or replace function nodes_failed(p_flow uuid, p_bad uuid[], p_now timestamptz, out ready uuid[], out stops boolean)
+language plpgsql as $$
+declare v_behind uuid[];
+begin
+    ready := mark_parents_met(p_bad, false);
+    with recursive behind(id) as (
+        select d.child from dependency d join node n on n.job_id = d.child
+         where d.parent = any (p_bad) and not d.met and n.status = 'open'
+        union
+        select d.child from behind b join dependency d on d.parent = b.id join node n on n.job_id = d.child
+         where not d.met and d.on_failure <> 'continue' and n.status = 'open'
+    )
+    select array_agg(id) into v_behind from behind;
+    perform set_node_status(p_flow, v_behind, 'skipped', p_now);
+    ready := ready || mark_parents_met(v_behind, false);
+    update node n set stops = true
+     where n.job_id = any (p_bad)
+       and (n.fatal or exists (select from dependency d where d.parent = n.job_id and d.on_failure = 'stop'));
+    stops := found;
+end $$;
+
+-- These jobs no longer count as failed. Unless another failure stops the workflow, the skipped jobs that are no longer behind a
+-- failed one come back; returns them.
+create or replace function nodes_reopened(p_flow uuid, p_back uuid[], p_now timestamptz, out ready uuid[], out stopped boolean)
+language plpgsql as $$
+declare v_blocked uuid[];
+begin
+    update node n set stops = false where n.job_id = any (p_back) and n.stops;
+    stopped := exists (select from node n where n.workflow_id = p_flow and n.stops);
+    if stopped then
+        return;
+    end if;
+    with recursive blocked(id) as (
+        select d.child from node n join job_state s on s.id = n.job_id join dependency d on d.parent = n.job_id
+         where n.workflow_id = p_flow and not d.met and d.on_failure <> 'continue'
+           and (n.status in ('failed', 'dead', 'cancelled')
+                -- A skipped job that an operator ended does not come back.
+                or n.status = 'skipped' and s.state not in ('queued', 'retry_waiting'))
+        union
+        select d.child from blocked b join dependency d on d.parent = b.id
+         where not d.met and d.on_failure <> 'continue'
+    )
+    select array_agg(id) into v_blocked from blocked;
+    select array_agg(n.job_id) into ready from node n join job_state s on s.id = n.job_id
+     where n.workflow_id = p_flow and n.status = 'skipped' and s.state in ('queued', 'retry_waiting')
+       and not (n.job_id = any (coalesce(v_blocked, '{}')));
+    perform set_node_status(p_flow, ready, 'open', p_now);
+end $$;
+
+-- Hold back the waiting jobs of a stopped workflow: those of `p_only` (null: all) except `p_back`. Running jobs continue, and
+-- are held if they return to waiting. Locked rows are skipped: they are being claimed, or their transaction will run this
+-- trigger after us.
+create or replace function hold_nodes(p_flow uuid, p_only uuid[], p_back uuid[], p_now timestamptz) returns void
+language plpgsql as $$
+declare v_held uuid[];
+begin
+    select array_agg(h.id) into v_held from (
+        select s.id from node n join job_state s on s.id = n.job_id
+         where n.workflow_id = p_flow and n.status = 'open' and (p_only is null or n.job_id = any (p_only))
+           and not (n.job_id = any (coalesce(p_back, '{}')))
+           and s.state in ('queued', 'retry_waiting')
+         order by s.id for update of s skip locked) h;
+    -- Includes jobs that a limit holds back: otherwise the limit would release them.
+    update job_state s set due_at = 'infinity', note = '{"held": "parents"}', held_by = null
+     where s.id = any (v_held) and (s.due_at is distinct from 'infinity' or s.held_by is not null);
+    perform set_node_status(p_flow, v_held, 'skipped', p_now);
+end $$;
+
+-- Queue those of these jobs that wait for no parent any more.
+create or replace function release_nodes(p_jobs uuid[], p_now timestamptz) returns void language plpgsql as $$
+declare v_queues text[];
+begin
+    with free as materialized (
+        select s.id from job_state s join node n on n.job_id = s.id
+         where s.id = any (p_jobs) and n.unmet = 0 and n.status = 'open' and s.due_at = 'infinity'
+           and s.state in ('queued', 'retry_waiting') and s.note ->> 'held' = 'parents'
+         order by s.id for update of s
+    ), released as (
+        update job_state s
+           set due_at = case when s.state = 'retry_waiting' then p_now
+                             when j.run_at > p_now then j.run_at end,
+               note = nullif(s.note - 'held', '{}')
+          from free f join job j on j.id = f.id where s.id = f.id
+        returning s.queue, s.due_at
+    )
+    select array_agg(distinct queue) filter (where due_at is null) into v_queues from released;
+    perform notify_listeners(q) from unnest(v_queues) q;
+end $$;
+
+-- Process jobs of a workflow that have changed state. Its settings hold for the functions above, which nothing else calls.
 create or replace function advance_workflow(p_flow uuid, p_jobs uuid[], p_now timestamptz) returns void
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
-    v_good   uuid[];
-    v_failed uuid[];
-    v_dead   uuid[];
-    v_gone   uuid[];
-    v_bad    uuid[];
-    v_back   uuid[];
-    v_again  uuid[];
-    v_ready  uuid[] := '{}';
-    v_others uuid[];
-    v_queues text[];
-    v_flow   workflow;
-    v_was    boolean;
+    v_good    uuid[];
+    v_failed  uuid[];
+    v_dead    uuid[];
+    v_gone    uuid[];
+    v_bad     uuid[];
+    v_back    uuid[];
+    v_again   uuid[];
+    v_ready   uuid[];
+    v_more    uuid[];
+    v_was     boolean;
+    v_stopped boolean;
 begin
     select array_agg(c.id) filter (where c.now_is = 'succeeded'), array_agg(c.id) filter (where c.now_is = 'failed'),
            array_agg(c.id) filter (where c.now_is = 'dead'), array_agg(c.id) filter (where c.now_is = 'cancelled'),
            array_agg(c.id) filter (where c.now_is = 'open' and c.was <> 'open'),
            array_agg(c.id) filter (where c.now_is = 'open' and c.was = 'open')
       into v_good, v_failed, v_dead, v_gone, v_back, v_again
-      from (select n.job_id as id, n.standing as was,
+      from (select n.job_id as id, n.status as was,
                    case s.state when 'succeeded' then 'succeeded' when 'failed' then 'failed' when 'dead_letter' then 'dead'
                                 when 'cancelled' then 'cancelled' else 'open' end as now_is
               from node n join job_state s on s.id = n.job_id
-             where n.job_id = any (p_jobs) and n.standing <> 'skipped' and s.state <> 'cleaned') c
+             where n.job_id = any (p_jobs) and n.status <> 'skipped' and s.state <> 'cleaned') c
      where c.was <> c.now_is or c.was = 'open';
     v_bad := v_failed || v_dead || v_gone;
-    perform stand(p_flow, v_good, 'succeeded', p_now);
-    perform stand(p_flow, v_failed, 'failed', p_now);
-    perform stand(p_flow, v_dead, 'dead', p_now);
-    perform stand(p_flow, v_gone, 'cancelled', p_now);
-    perform stand(p_flow, v_back, 'open', p_now);
-    select w.* into v_flow from workflow w where w.id = p_flow;
-    v_was := v_flow.stopped;
-    v_ready := meet(v_good, true);
-
+    perform set_node_status(p_flow, v_good, 'succeeded', p_now);
+    perform set_node_status(p_flow, v_failed, 'failed', p_now);
+    perform set_node_status(p_flow, v_dead, 'dead', p_now);
+    perform set_node_status(p_flow, v_gone, 'cancelled', p_now);
+    perform set_node_status(p_flow, v_back, 'open', p_now);
+    select w.stopped into v_was from workflow w where w.id = p_flow;
+    v_stopped := v_was;
+    v_ready := mark_parents_met(v_good, true);
     if v_bad is not null then
-        v_ready := v_ready || meet(v_bad, false);
-        with recursive behind(id) as (
-            select d.child from dependency d join node n on n.job_id = d.child
-             where d.parent = any (v_bad) and not d.met and n.standing = 'open'
-            union
-            select d.child from behind b join dependency d on d.parent = b.id join node n on n.job_id = d.child
-             where not d.met and d.on_failure <> 'continue' and n.standing = 'open'
-        )
-        select array_agg(id) into v_others from behind;
-        perform stand(p_flow, v_others, 'skipped', p_now);
-        v_ready := v_ready || meet(v_others, false);
-        update node n set stops = true
-         where n.job_id = any (v_bad)
-           and (n.fatal or exists (select from dependency d where d.parent = n.job_id and d.on_failure = 'stop'));
-        if found then
-            v_flow.stopped := true;
-        end if;
+        select f.ready, v_stopped or f.stops into v_more, v_stopped from nodes_failed(p_flow, v_bad, p_now) f;
+        v_ready := v_ready || v_more;
     end if;
     if v_back is not null then
-        update node n set stops = false where n.job_id = any (v_back) and n.stops;
-        v_flow.stopped := exists (select from node n where n.workflow_id = p_flow and n.stops);
-        if not v_flow.stopped then
-            -- Jobs that are no longer behind a failed one come back.
-            with recursive blocked(id) as (
-                select d.child from node n join job_state s on s.id = n.job_id join dependency d on d.parent = n.job_id
-                 where n.workflow_id = p_flow and not d.met and d.on_failure <> 'continue'
-                   and (n.standing in ('failed', 'dead', 'cancelled')
-                        -- A skipped job that an operator ended does not come back.
-                        or n.standing = 'skipped' and s.state not in ('queued', 'retry_waiting'))
-                union
-                select d.child from blocked b join dependency d on d.parent = b.id
-                 where not d.met and d.on_failure <> 'continue'
-            )
-            select array_agg(id) into v_others from blocked;
-            select array_agg(n.job_id) into v_others from node n join job_state s on s.id = n.job_id
-             where n.workflow_id = p_flow and n.standing = 'skipped' and s.state in ('queued', 'retry_waiting')
-               and not (n.job_id = any (coalesce(v_others, '{}')));
-            perform stand(p_flow, v_others, 'open', p_now);
-            v_ready := v_ready || v_others;
-        end if;
+        select f.ready, f.stopped into v_more, v_stopped from nodes_reopened(p_flow, v_back, p_now) f;
+        v_ready := v_ready || v_more;
     end if;
-    if v_flow.stopped <> v_was then
-        update workflow w set stopped = v_flow.stopped where w.id = p_flow;
+    if v_stopped <> v_was then
+        update workflow w set stopped = v_stopped where w.id = p_flow;
     end if;
-
-    if v_flow.stopped and (not v_was or v_again is not null) then
-        -- Waiting jobs are held back. Running jobs continue, and are held if they return to waiting. Locked rows are skipped:
-        -- they are being claimed, or their transaction will run this trigger after us.
-        select array_agg(h.id) into v_others from (
-            select s.id from node n join job_state s on s.id = n.job_id
-             where n.workflow_id = p_flow and n.standing = 'open' and (not v_was or n.job_id = any (v_again))
-               and not (n.job_id = any (coalesce(v_back, '{}')))
-               and s.state in ('queued', 'retry_waiting')
-             order by s.id for update of s skip locked) h;
-        -- Includes jobs that a limit holds back: otherwise the limit would release them.
-        update job_state s set due_at = 'infinity', note = '{"held": "parents"}', held_by = null
-         where s.id = any (v_others) and (s.due_at is distinct from 'infinity' or s.held_by is not null);
-        perform stand(p_flow, v_others, 'skipped', p_now);
+    if v_stopped and (not v_was or v_again is not null) then
+        perform hold_nodes(p_flow, case when v_was then v_again end, v_back, p_now);
     end if;
-
     if cardinality(v_ready) > 0 then
-        with free as materialized (
-            select s.id from job_state s join node n on n.job_id = s.id
-             where s.id = any (v_ready) and n.unmet = 0 and n.standing = 'open' and s.due_at = 'infinity'
-               and s.state in ('queued', 'retry_waiting') and s.note ->> 'held' = 'parents'
-             order by s.id for update of s
-        ), released as (
-            update job_state s
-               set due_at = case when s.state = 'retry_waiting' then p_now
-                                 when j.run_at > p_now then j.run_at end,
-                   note = nullif(s.note - 'held', '{}')
-              from free f join job j on j.id = f.id where s.id = f.id
-            returning s.queue, s.due_at
-        )
-        select array_agg(distinct queue) filter (where due_at is null) into v_queues from released;
-        perform notify_listeners(q) from unnest(v_queues) q;
+        perform release_nodes(v_ready, p_now);
     end if;
-
     if v_good is not null or v_bad is not null then
         perform from workflow w where w.id = p_flow and w.open = 0 and w.dead = 0 and w.skipped > 0;
         if found then
             update job_state s
                set state = 'cancelled', due_at = null, finished_at = p_now,
                    note = '{"reason": "skipped: a job before it failed or was cancelled"}'
-             where s.id in (select n.job_id from node n where n.workflow_id = p_flow and n.standing = 'skipped')
+             where s.id in (select n.job_id from node n where n.workflow_id = p_flow and n.status = 'skipped')
                and s.state in ('queued', 'retry_waiting');
         end if;
         perform callbacks_on_end(p_flow, v_good, v_failed || v_dead, p_now);
     end if;
 end $$;
 
-create or replace function workflows_on_transition(p_jobs uuid[]) returns void
-language plpgsql set search_path from current
+create or replace function workflows_on_transition(p_jobs uuid[]) returns void language plpgsql set search_path from current
     set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
     v_now  timestamptz := clock_now();
@@ -244,8 +269,7 @@ end $$;
 create or replace function workflows_on_insert(p_jobs uuid[], p_now timestamptz) returns void
 language plpgsql set search_path from current
     set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-declare
-    v_bad record;
+declare v_bad record;
 begin
     perform from workflow w where w.id in (select a.workflow_id from job a where a.id = any (p_jobs)) order by w.id for update;
     select w.id into v_bad from job a join workflow w on w.id = a.workflow_id and w.tenant = a.tenant
@@ -259,7 +283,7 @@ begin
     if found then
         raise exception 'job %: jobs of a workflow must be retried in place, not as new jobs', v_bad.id using errcode = 'ZH034';
     end if;
-    insert into node (job_id, tenant, workflow_id, standing, fatal)
+    insert into node (job_id, tenant, workflow_id, status, fatal)
     select a.id, a.tenant, w.id, case when w.stopped then 'skipped' else 'open' end, w.on_failure = 'stop'
       from job a join workflow w on w.id = a.workflow_id and w.tenant = a.tenant
      where a.id = any (p_jobs)
@@ -268,17 +292,17 @@ begin
                            max_attempts, max_crashes, due_at, deadline_at, agent, workflow_id, note, executor)
     select a.id, a.tenant, a.kind, a.queue, 'queued', a.priority, nextval('position_seq') * 100,
            a.max_attempts, a.max_crashes,
-           case when n.unmet > 0 or n.standing = 'skipped' then 'infinity'::timestamptz
+           case when n.unmet > 0 or n.status = 'skipped' then 'infinity'::timestamptz
                 when a.run_at > p_now then a.run_at end,
            a.deadline_at, a.agent, n.workflow_id,
-           case when n.unmet > 0 or n.standing = 'skipped' then '{"held": "parents"}'::jsonb end, a.executor
+           case when n.unmet > 0 or n.status = 'skipped' then '{"held": "parents"}'::jsonb end, a.executor
       from unnest(p_jobs) with ordinality as o(id, ord) join job a on a.id = o.id   -- in the order in which they were sent
       left join node n on n.job_id = a.id and n.tenant = a.tenant and n.workflow_id = a.workflow_id
      order by o.ord;
     update workflow w
        set total = w.total + c.total, open = w.open + c.open, skipped = w.skipped + c.total - c.open,
            finished_at = case when w.open + c.open = 0 then p_now end
-      from (select n.workflow_id, count(*)::integer as total, (count(*) filter (where n.standing = 'open'))::integer as open
+      from (select n.workflow_id, count(*)::integer as total, (count(*) filter (where n.status = 'open'))::integer as open
               from node n where n.job_id = any (p_jobs) group by 1) c
      where w.id = c.workflow_id;
 end $$;
@@ -286,8 +310,7 @@ end $$;
 -- Guards of the workflow tables, and `failed`, the one state that may not last when it is entered.
 
 -- `failed` is nearly always left at once in the same transaction; whether it was is known at commit.
-create or replace function advance_failed() returns trigger
-language plpgsql security definer set search_path from current as $$
+create or replace function advance_failed() returns trigger language plpgsql security definer set search_path from current as $$
 begin
     if exists (select from job_state s where s.id = new.id and s.state = 'failed') then
         perform workflows_on_transition(array[new.id]);
@@ -302,19 +325,19 @@ create constraint trigger advance_failed after update on job_state deferrable in
 -- Only the ends of its parents release a job that waits for them. Called by record_transition.
 create or replace function parents_on_transition(p_job uuid) returns void language plpgsql set search_path from current as $$
 begin
-    if exists (select from node n where n.job_id = p_job and (n.unmet > 0 or n.standing = 'skipped')) then
+    if exists (select from node n where n.job_id = p_job and (n.unmet > 0 or n.status = 'skipped')) then
         raise exception 'job % waits for its parents', p_job
             using errcode = 'ZH002', hint = 'To see which: select * from dependency where child = …';
     end if;
 end $$;
 
--- Triggers derive standings, counts and met dependencies from the jobs. Trigger depth 0 means a hand-written statement.
+-- Triggers derive statuses, counts and met dependencies from the jobs. Trigger depth 0 means a hand-written statement.
 create or replace function refuse_by_hand() returns trigger language plpgsql as $$
 begin
     raise exception '%: the plan never changes, and the rest is written by triggers only', tg_table_name
         using errcode = 'ZH002';
 end $$;
-create or replace trigger judge_update before update on workflow for each row
+create or replace trigger guard_update before update on workflow for each row
     when ((old.id, old.tenant, old.kind, old.generator, old.on_failure, old.plan_hash, old.enqueued_by, old.source_system,
            old.created_at) <> (new.id, new.tenant, new.kind, new.generator, new.on_failure, new.plan_hash, new.enqueued_by,
            new.source_system, new.created_at)
@@ -327,36 +350,30 @@ create or replace trigger judge_update before update on workflow for each row
     execute function refuse_by_hand();
 -- A hand-written statement may change only one thing of a node: the number of parents it waits for, if it equals their actual
 -- number. A job that adds jobs at run time makes the jobs behind it wait for them (plan_nodes).
-create or replace function judge_node() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_node() returns trigger language plpgsql set search_path from current as $$
 begin
-    if (old.job_id, old.tenant, old.workflow_id, old.fatal, old.standing, old.stops)
-           = (new.job_id, new.tenant, new.workflow_id, new.fatal, new.standing, new.stops)
+    if (old.job_id, old.tenant, old.workflow_id, old.fatal, old.status, old.stops)
+           = (new.job_id, new.tenant, new.workflow_id, new.fatal, new.status, new.stops)
        and old.name is not distinct from new.name and old.part is not distinct from new.part
        and new.unmet = (select count(*) from dependency d where d.child = new.job_id and not d.met) then
         return new;
     end if;
     raise exception 'node: the plan never changes, and the rest is written by triggers only' using errcode = 'ZH002';
 end $$;
-create or replace trigger judge_update before update on node for each row
+create or replace trigger guard_update before update on node for each row
     when (pg_trigger_depth() = 0 or old.job_id <> new.job_id or old.tenant <> new.tenant or old.workflow_id <> new.workflow_id
           or old.fatal <> new.fatal or old.name is distinct from new.name or old.part is distinct from new.part)
-    execute function judge_node();
+    execute function guard_node();
 -- A callback fires once and is deleted with its workflow.
-create or replace trigger judge_update before update on callback for each row
+create or replace trigger guard_update before update on callback for each row
     when ((old.job_id, old.tenant, old.workflow_id, old.fires) <> (new.job_id, new.tenant, new.workflow_id, new.fires)
           or old.step_id is distinct from new.step_id or old.fired_at is not null or old.due_at is not null and new.due_at is null
           or new.fired_at is null and old.document::text is distinct from new.document::text)
     execute function refuse_by_hand();
-create or replace trigger judge_update before update on dependency for each row
+create or replace trigger guard_update before update on dependency for each row
     when (pg_trigger_depth() = 0 or old.met or old.child <> new.child or old.parent <> new.parent
           or old.tenant <> new.tenant or old.on_failure <> new.on_failure)
     execute function refuse_by_hand();
-create or replace trigger judge_delete after delete on node
-    referencing old table as gone for each statement execute function judge_delete();
-create or replace trigger refuse_truncate before truncate on workflow for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on node for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on dependency for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on callback for each statement execute function refuse_change();
 
 -- Workflows: start, add to, cancel, resume. A plan is one document:
 --     {"workflow": {"id", "kind", "generator", "on_failure", "key", …}, "jobs": [… as for enqueue_many],
@@ -378,18 +395,18 @@ begin
          where e.on_failure <> 'continue'
     ), behind(id) as (
         select e.child from edge e join node n on n.job_id = e.parent
-         where n.standing in ('failed', 'dead', 'cancelled', 'skipped')
+         where n.status in ('failed', 'dead', 'cancelled', 'skipped')
         union
         select e.child from behind b join edge e on e.parent = b.id
     )
     select coalesce(array_agg(id), '{}') into v_behind from behind;
     insert into dependency (child, parent, tenant, on_failure, met)
     select e.child, e.parent, p_tenant, e.on_failure,
-           coalesce(n.standing = 'succeeded' or e.on_failure = 'continue' and n.standing <> 'open', false)
+           coalesce(n.status = 'succeeded' or e.on_failure = 'continue' and n.status <> 'open', false)
            or e.on_failure = 'continue' and e.parent = any (v_behind)
       from json_to_recordset(p_plan -> 'edges') as e(child uuid, parent uuid, on_failure text)
       left join node n on n.job_id = e.parent;
-    insert into node (job_id, tenant, workflow_id, name, part, fatal, standing, unmet)
+    insert into node (job_id, tenant, workflow_id, name, part, fatal, status, unmet)
     select o.id, p_tenant, p_flow, o.name, o.part, coalesce(o.fatal, false),
            case when o.id = any (v_behind) or w.stopped then 'skipped' else 'open' end, coalesce(u.times, 0)
       from json_to_recordset(p_plan -> 'nodes') as o(id uuid, name text, part text, fatal boolean)
@@ -427,9 +444,7 @@ end $$;
 -- Start a workflow from a plan: {"workflow": …, "jobs": …, "nodes": …, "edges": …, "callbacks": …}. All jobs are enqueued or
 -- none. Starting it again with the same key returns the existing workflow.
 create or replace function start_workflow(plan json, for_tenant text default null, actor text default null)
-returns table (id uuid, created boolean, reason text)
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+returns table (id uuid, created boolean, reason text) language plpgsql security definer set search_path from current as $$
 declare
     v_tenant text := coalesce(start_workflow.for_tenant, nullif(scope(), '*'), 'default');
     v_actor  text := coalesce(nullif(start_workflow.actor, ''), actor());
@@ -460,9 +475,7 @@ end $$;
 
 -- Add jobs to a workflow that has not ended. All jobs are enqueued or none.
 create or replace function add_to_workflow(workflow uuid, plan json, for_tenant text default null, actor text default null)
-returns table (id uuid, created boolean, reason text)
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+returns table (id uuid, created boolean, reason text) language plpgsql security definer set search_path from current as $$
 declare
     v_scope text := enter(add_to_workflow.for_tenant);
     v_over  boolean;
@@ -485,10 +498,8 @@ begin
 end $$;
 
 -- Create the jobs of callbacks that are due. Returns how many. A refused job (a full tenant, a pause) is retried later.
-create or replace function fire_callbacks(want integer default 1000, for_tenant text default '*')
-returns integer
+create or replace function fire_callbacks(want integer default 1000, for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();
     v_scope  text := enter(fire_callbacks.for_tenant, 'workflows');
@@ -526,7 +537,6 @@ create or replace function cancel_workflow(workflow uuid, reason text default nu
                                            for_tenant text default null)
 returns table (id uuid, jobs integer, refused boolean, refusal text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_scope text := enter(cancel_workflow.for_tenant, cancel_workflow.actor);
     v_jobs  uuid[];
@@ -565,7 +575,6 @@ create or replace function resume_workflow(workflow uuid, reason text default nu
                                            for_tenant text default null)
 returns table (id uuid, jobs integer, refused boolean, refusal text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_scope text := enter(resume_workflow.for_tenant, resume_workflow.actor);
     v_jobs  uuid[];
@@ -574,7 +583,7 @@ begin
     jobs := 0;
     perform from workflow w where w.id = resume_workflow.workflow and (v_scope = '*' or w.tenant = v_scope);
     if found then
-        select array_agg(n.job_id) into v_jobs from node n where n.workflow_id = resume_workflow.workflow and n.standing = 'dead';
+        select array_agg(n.job_id) into v_jobs from node n where n.workflow_id = resume_workflow.workflow and n.status = 'dead';
         jobs := (select count(*) from operate('redrive', v_jobs, resume_workflow.reason, resume_workflow.actor, v_scope) o
                   where not o.refused);
         refusal := case when jobs = 0 then 'nothing_to_resume' end;

@@ -3,58 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Query, Request, Response
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from fastapi import Request, Response
+from pydantic import ConfigDict, FailFast, Field
 
 from holdfast.app import App
 from holdfast.errors import InvalidSetting
 from holdfast.features.tokens.model import Scope
-from holdfast.features.workflows.model import (
-    CallbackRecord,
-    Edge,
-    Fires,
-    Graph,
-    Node,
-    OnFailure,
-    Swept,
-    Workflow,
-    WorkflowStatus,
-)
+from holdfast.features.workflows.model import Fires, OnFailure, StartedWorkflow
+from holdfast.features.workflows.operations import Workflows
 from holdfast.features.workflows.run import Extension, WorkflowPlan
-from holdfast.server.bodies import Body, Enqueue, Text, WithReason
-from holdfast.server.json_body import Router
-from holdfast.server.parameters import (
-    PAGE,
-    After,
-    Id,
-    Limit,
-    Page,
-    TheApp,
-    allowed,
-    allowed_one_tenant,
-    api_path,
-    extended_model,
-    extended_record,
-)
+from holdfast.server.bodies import Body, Text
+from holdfast.server.derived import routes
+from holdfast.server.job_bodies import Enqueue
+from holdfast.server.parameters import Id, TheApp, allowed_one_tenant, api_path
 
-router = Router(prefix="/workflows", tags=["workflows"])
+router = routes("workflows", Workflows)
 
 MOST_NODES, MOST_EDGES, MOST_CALLBACKS = 1_000, 10_000, 100
-
-ShownWorkflow: Any = extended_model(Workflow, "ShownWorkflow", status=WorkflowStatus)
-
-
-class ShownGraph(BaseModel):
-    """A workflow with its jobs and dependencies; ``parts`` has the status of each group."""
-
-    workflow: ShownWorkflow
-    nodes: list[Node]
-    edges: list[Edge]
-    parts: dict[str, WorkflowStatus]
-    callbacks: list[CallbackRecord]
 
 
 class AddNode(Enqueue, Body):
@@ -106,18 +73,8 @@ class StartWorkflow(AddJobs):
     correlation_id: Text | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StartedWorkflow:
-    id: str
-    tenant: str
-    created: bool
-    reason: str | None
-    jobs: dict[str, str]
-    """The ids of its jobs by name; empty if it was started before."""
-
-
 @router.post(
-    "",
+    "/workflows",
     dependencies=[allowed_one_tenant(Scope.ENQUEUE)],
     status_code=201,
     response_model=StartedWorkflow,
@@ -153,35 +110,8 @@ def _add_jobs(app: App, plan: WorkflowPlan | Extension, body: AddJobs) -> None:
         plan.callback(callback.fires, step, callback.kind, (callback.payload,), {})
 
 
-@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[ShownWorkflow])
-async def list_workflows(
-    app: TheApp,
-    kind: Annotated[str | None, Query(max_length=255)] = None,
-    over: bool | None = None,
-    after: After = None,
-    limit: Limit = PAGE,
-) -> Any:
-    """List workflows, newest first: all, only finished, or only unfinished ones."""
-    workflows = await app.workflows.alist(kind=kind, over=over, before=after, limit=limit + 1)
-    items = [_shown(workflow) for workflow in workflows[:limit]]
-    return {"items": items, "next": workflows[limit - 1].id if len(workflows) > limit else None}
-
-
-@router.get("/{workflow_id}", dependencies=[allowed(Scope.READ)], response_model=ShownGraph)
-async def show_workflow(app: TheApp, workflow_id: Id) -> Any:
-    """Show a workflow, its jobs and their dependencies."""
-    graph: Graph = await app.workflows.agraph(workflow_id)
-    return {
-        "workflow": _shown(graph.workflow),
-        "nodes": graph.nodes,
-        "edges": graph.edges,
-        "parts": graph.parts(),
-        "callbacks": graph.callbacks,
-    }
-
-
 @router.post(
-    "/{workflow_id}/jobs",
+    "/workflows/{workflow_id}/jobs",
     dependencies=[allowed_one_tenant(Scope.ENQUEUE)],
     status_code=201,
     response_model=StartedWorkflow,
@@ -193,19 +123,3 @@ async def extend_workflow(app: TheApp, workflow_id: Id, body: AddJobs) -> Starte
     added = await plan.astart()
     jobs = {name: job.spec.id for name, job in added.planned.items()}
     return StartedWorkflow(added.id, added.tenant, added.created, added.reason, jobs)
-
-
-@router.post("/{workflow_id}/cancel", dependencies=[allowed(Scope.OPERATE)], response_model=Swept)
-async def cancel_workflow(app: TheApp, workflow_id: Id, body: WithReason | None = None) -> Swept:
-    """Cancel all unfinished jobs of the workflow."""
-    return await app.workflows.acancel(workflow_id, reason=None if body is None else body.reason)
-
-
-@router.post("/{workflow_id}/resume", dependencies=[allowed(Scope.OPERATE)], response_model=Swept)
-async def resume_workflow(app: TheApp, workflow_id: Id, body: WithReason | None = None) -> Swept:
-    """Resume a workflow by redriving its dead letters. Dependent jobs continue once they succeed."""
-    return await app.workflows.aresume(workflow_id, reason=None if body is None else body.reason)
-
-
-def _shown(workflow: Workflow) -> dict[str, Any]:
-    return extended_record(workflow, status=workflow.status)

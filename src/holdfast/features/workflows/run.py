@@ -19,9 +19,7 @@ from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.states import State
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import Conflict, InvalidSetting, JobFailed, NotFound, WaitTimeout
-from holdfast.features.jobs.facts import Facts
 from holdfast.features.jobs.handle import Handle
-from holdfast.features.workflows.map_template import MAP
 from holdfast.features.workflows.model import (
     Addition,
     OnFailure,
@@ -34,11 +32,12 @@ from holdfast.features.workflows.model import (
     check_on_failure,
     plan_hash,
 )
-from holdfast.features.workflows.parts import Callback, Mapped, Part, Planned
+from holdfast.features.workflows.parts import MAP, Callback, Mapped, Part, Planned
 from holdfast.features.workflows.plan import Plan, stored_before
+from holdfast.steps.handler_run import Facts
 from holdfast.stores.flow import run
-from holdfast.stores.ids import new_id
 from holdfast.stores.namespace import StoreNamespace, call
+from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
 from holdfast.telemetry import observers
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.ids import parse_id
 from holdfast.errors import InvalidInput, Refused
 from holdfast.features.workflows.model import BAD, Addition, EdgeSpec, NodeStatus, Started, Swept, WorkflowSpec
-from holdfast.features.workflows.store import WorkflowReads
+from holdfast.features.workflows.store import WorkflowStore
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.postgres.codec import job_document, job_of
 from holdfast.stores.sqlite.admission import maintenance_flow
@@ -18,7 +18,7 @@ from holdfast.stores.sqlite.enqueue import add
 from holdfast.stores.sqlite.insert_checks import capacity_refusal
 
 if TYPE_CHECKING:
-    from holdfast.stores.port import JobStore
+    from holdfast.stores.sqlite.jobs import SqliteJobs
 
 _START = (
     "INSERT INTO holdfast_workflow (id, tenant, kind, generator, on_failure, key, plan_hash, correlation_id, parent_id,"
@@ -30,19 +30,19 @@ _GET = (
     " :tenant)"
 )
 _NODES = (
-    "INSERT INTO holdfast_node (job_id, tenant, workflow_id, name, part, fatal, standing, unmet) VALUES (?, ?, ?, ?,"
+    "INSERT INTO holdfast_node (job_id, tenant, workflow_id, name, part, fatal, status, unmet) VALUES (?, ?, ?, ?,"
     " ?, ?, ?, ?)"
 )
 _EDGES = "INSERT INTO holdfast_dependency (child, parent, tenant, on_failure, met) VALUES (?, ?, ?, ?, ?)"
-_STANDINGS = (
-    "SELECT job_id, standing FROM holdfast_node WHERE workflow_id = ? AND job_id IN (SELECT value FROM json_each(?))"
+_STATUSES = (
+    "SELECT job_id, status FROM holdfast_node WHERE workflow_id = ? AND job_id IN (SELECT value FROM json_each(?))"
 )
 _NAMED = "SELECT 1 FROM holdfast_node WHERE workflow_id = ? AND name IN (SELECT value FROM json_each(?))"
 _ACTIVE = (
     "SELECT s.id FROM holdfast_node o CROSS JOIN holdfast_job_state s ON s.id = o.job_id WHERE o.workflow_id = ?"
     " AND s.state IN ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval') ORDER BY s.id"
 )
-_DEAD = "SELECT job_id FROM holdfast_node WHERE workflow_id = ? AND standing = 'dead' ORDER BY job_id"
+_DEAD = "SELECT job_id FROM holdfast_node WHERE workflow_id = ? AND status = 'dead' ORDER BY job_id"
 _COUNT = (
     "UPDATE holdfast_workflow SET total = total + :total, open = open + :open, skipped = skipped + :total - :open,"
     " finished_at = CASE WHEN open + :open = 0 THEN :now END WHERE id = :id"
@@ -81,8 +81,8 @@ def _none_due(*_: object) -> Steps[int | None]:
     return None if (yield Statement(f"{_ANY_DUE} LIMIT 1")) else 0
 
 
-class SqliteWorkflows(SqlitePart, WorkflowReads):
-    def __init__(self, jobs: JobStore) -> None:
+class SqliteWorkflows(SqlitePart, WorkflowStore):
+    def __init__(self, jobs: SqliteJobs) -> None:
         self._jobs = jobs
 
     @flow(notifies=True)
@@ -163,26 +163,26 @@ def _plan(flow_id: str, more: Addition, tenant: str, now: int, *, stopped: bool)
     nodes, edges = more.nodes, more.edges
     new = {node.job.id for node in nodes}
     old = sorted({edge.parent for edge in edges} - new)
-    rows = (yield Statement(_STANDINGS, (flow_id, ids_json(old)))) if old else []
-    standings = {job_id: NodeStatus(standing) for job_id, standing in rows}
-    if len(standings) < len(old):
+    rows = (yield Statement(_STATUSES, (flow_id, ids_json(old)))) if old else []
+    statuses = {job_id: NodeStatus(status) for job_id, status in rows}
+    if len(statuses) < len(old):
         raise InvalidInput("a job can wait only for jobs of its own workflow", code="unknown_parent")
-    behind = _behind(edges, standings)
+    behind = _behind(edges, statuses)
     unmet = dict.fromkeys(new, 0)
     dependencies = []
     for edge in edges:
-        known = standings.get(edge.parent, NodeStatus.OPEN)
+        known = statuses.get(edge.parent, NodeStatus.OPEN)
         ended = known is not NodeStatus.OPEN or edge.parent in behind
         met = known is NodeStatus.SUCCEEDED or (edge.on_failure == "continue" and ended)
         unmet[edge.child] += not met
         dependencies.append((edge.child, edge.parent, tenant, edge.on_failure, int(met)))
     yield Statement(_EDGES, dependencies, many=True)
-    standing = [NodeStatus.SKIPPED if stopped or node.job.id in behind else NodeStatus.OPEN for node in nodes]
+    status = [NodeStatus.SKIPPED if stopped or node.job.id in behind else NodeStatus.OPEN for node in nodes]
     yield Statement(
         _NODES,
         [
             (node.job.id, tenant, flow_id, node.name, node.part, int(node.fatal), status.value, unmet[node.job.id])
-            for node, status in zip(nodes, standing, strict=True)
+            for node, status in zip(nodes, status, strict=True)
         ],
         many=True,
     )
@@ -193,7 +193,7 @@ def _plan(flow_id: str, more: Addition, tenant: str, now: int, *, stopped: bool)
     if more.callbacks:
         callbacks = [(c.job.id, tenant, flow_id, c.step, c.fires, job_document(c.job)) for c in more.callbacks]
         yield Statement(_CALLBACKS, callbacks, many=True)
-    counts = {"total": len(nodes), "open": standing.count(NodeStatus.OPEN), "now": now, "id": flow_id}
+    counts = {"total": len(nodes), "open": status.count(NodeStatus.OPEN), "now": now, "id": flow_id}
     yield Statement(_COUNT, counts)
     answers = yield from add([node.job for node in nodes], tenant, now)
     refused = next((answer for answer in answers if not answer.created), None)
@@ -203,9 +203,9 @@ def _plan(flow_id: str, more: Addition, tenant: str, now: int, *, stopped: bool)
         raise Refused(f"a job of the workflow was refused: {why}", code="job_refused")
 
 
-def _behind(edges: Sequence[EdgeSpec], standings: dict[str, NodeStatus]) -> set[str]:
+def _behind(edges: Sequence[EdgeSpec], statuses: dict[str, NodeStatus]) -> set[str]:
     """The new jobs that are behind a failed one."""
-    bad = {job_id for job_id, standing in standings.items() if standing in BAD or standing is NodeStatus.SKIPPED}
+    bad = {job_id for job_id, status in statuses.items() if status in BAD or status is NodeStatus.SKIPPED}
     behind: set[str] = set()
     while bad:
         more = {e.child for e in edges if e.on_failure != "continue" and e.parent in bad | behind} - behind

@@ -1,9 +1,9 @@
-"""Workflows in the database: the port, the shared reads, and PostgreSQL."""
+"""Workflows in the database: the port with the shared reads, and PostgreSQL."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.states import state_of
@@ -35,74 +35,41 @@ FAILED = 100
 """Failed jobs that a callback is told."""
 
 
-class WorkflowStore(Protocol):
-    def start(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]:
-        """Store all its jobs in one transaction. Jobs with unmet parents are held from the start."""
-        ...
-
-    def extend(self, workflow_id: str, more: Addition, actor: str, tenant: str) -> Flow[Started]:
-        """Add jobs to a workflow that has not ended."""
-        ...
-
-    def fire_callbacks(self, want: int, tenant: str) -> Flow[int]:
-        """Create the jobs of due callbacks; returns their number. Refused ones are retried later."""
-        ...
-
-    def cancel(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]: ...
-
-    def resume(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]:
-        """Redrive its dead letters; the jobs held back behind them are released."""
-        ...
-
-    def get(self, workflow_id: str, tenant: str) -> Flow[Workflow | None]: ...
-
-    def graph(self, workflow_id: str, tenant: str, limit: int | None = None) -> Flow[Graph | None]:
-        """With a limit, only the first jobs."""
-        ...
-
-    def named(self, workflow_id: str, names: Sequence[str], tenant: str) -> Flow[dict[str, str]]:
-        """The ids of jobs of a workflow by name; unknown names are left out."""
-        ...
-
-    def parent_results(self, job_id: str, tenant: str) -> Flow[list[ParentResult]]:
-        """States and results of the jobs that this one waits or waited for."""
-        ...
-
-    def failure(self, job_id: str, tenant: str) -> Flow[WorkflowFailure | None]:
-        """The failure that this job, a callback, was created for."""
-        ...
-
-    def name_of(self, job_id: str, tenant: str) -> Flow[str]:
-        """The name of a job in its workflow."""
-        ...
-
-    def members(self, workflow_id: str, part: str, tenant: str) -> Flow[Ids]:
-        """The ids of a group's jobs, in the order in which they were added."""
-        ...
-
-    def list(
-        self, tenant: str, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
-    ) -> Flow[list[Workflow]]:
-        """A page, newest first; ``before`` is the last id of the previous page."""
-        ...
-
-
 MOST = 1000
 EDGES = 10  # dependencies per job that are read if the graph is limited
-OWN = ("job_id", "workflow_id", "name", "part", "standing", "unmet")
+OWN = ("job_id", "workflow_id", "name", "part", "status", "unmet")
 NODE_COLUMNS = ", ".join(f"{'n' if name in OWN else 's'}.{name}" for name in Record.columns(Node).split(", "))
 
 
-class WorkflowReads(Reader):
+class WorkflowStore(Reader):
+    @abstractmethod
+    def start(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]:
+        """Store all its jobs in one transaction. Jobs with unmet parents are held from the start."""
+
+    @abstractmethod
+    def extend(self, workflow_id: str, more: Addition, actor: str, tenant: str) -> Flow[Started]:
+        """Add jobs to a workflow that has not ended."""
+
+    @abstractmethod
+    def fire_callbacks(self, want: int, tenant: str) -> Flow[int]:
+        """Create the jobs of due callbacks; returns their number. Refused ones are retried later."""
+
+    @abstractmethod
+    def cancel(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]: ...
+
+    @abstractmethod
+    def resume(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]:
+        """Redrive its dead letters; the jobs held back behind them are released."""
+
     @flow(writes=False)
     def get(self, workflow_id: str, tenant: str) -> Steps[Workflow | None]:
         own = within(tenant, "w.tenant")
         text = f"select {Record.columns(Workflow, 'w.')} from {{workflow}} w where w.id = :id and {own}"
-        rows = yield from self._query(tenant, text, id=parse_id(workflow_id))
-        return Record.decoder(Workflow, self.dialect.codec)(rows[0]) if rows else None
+        return (yield from self._record(Workflow, tenant, text, id=parse_id(workflow_id)))
 
     @flow(writes=False)
     def graph(self, workflow_id: str, tenant: str, limit: int | None = None) -> Steps[Graph | None]:
+        """With a limit, only the first jobs."""
         workflow = yield from self.get(workflow_id, tenant).start()
         if workflow is None:
             return None
@@ -130,6 +97,7 @@ class WorkflowReads(Reader):
 
     @flow(writes=False)
     def named(self, workflow_id: str, names: Sequence[str], tenant: str) -> Steps[dict[str, str]]:
+        """The ids of jobs of a workflow by name; unknown names are left out."""
         ids: dict[str, str] = {}
         own = within(tenant, "n.tenant")
         text = f"select n.job_id from {{node}} n where n.workflow_id = :id and n.name = :name and {own}"
@@ -141,6 +109,7 @@ class WorkflowReads(Reader):
 
     @flow(writes=False)
     def parent_results(self, job_id: str, tenant: str) -> Steps[list[ParentResult]]:
+        """States and results of the jobs that this one waits or waited for."""
         parents = (
             "select d.parent as id from {dependency} d where d.child = :id"
             # For a callback: the job it belongs to, or the jobs that end the workflow.
@@ -168,6 +137,7 @@ class WorkflowReads(Reader):
 
     @flow(writes=False)
     def failure(self, job_id: str, tenant: str) -> Steps[WorkflowFailure | None]:
+        """The failure that this job, a callback, was created for."""
         text = (
             "select w.id, w.kind, n.name, c.failed_job, c.error_code, c.error_message from {callback} c"
             " join {workflow} w on w.id = c.workflow_id left join {node} n on n.job_id = c.failed_job"
@@ -179,7 +149,7 @@ class WorkflowReads(Reader):
             # What failed before the callback was due: the workflow may have been resumed since.
             text = (
                 "select n.name, n.job_id from {callback} c join {node} n on n.workflow_id = c.workflow_id"
-                " join {job_state} s on s.id = n.job_id where c.job_id = :id and n.standing in ('failed', 'dead')"
+                " join {job_state} s on s.id = n.job_id where c.job_id = :id and n.status in ('failed', 'dead')"
                 " and s.finished_at <= c.due_at and (c.step_id is null or n.job_id = c.step_id)"
                 f" and {within(tenant, 'c.tenant')} order by s.finished_at, s.id limit {FAILED:d}"
             )
@@ -191,6 +161,7 @@ class WorkflowReads(Reader):
 
     @flow(writes=False)
     def name_of(self, job_id: str, tenant: str) -> Steps[str]:
+        """The name of a job in its workflow."""
         text = f"select n.name from {{node}} n where n.job_id = :id and {within(tenant, 'n.tenant')}"
         rows = yield from self._query(tenant, text, id=parse_id(job_id))
         if not rows:
@@ -199,6 +170,7 @@ class WorkflowReads(Reader):
 
     @flow(writes=False)
     def members(self, workflow_id: str, part: str, tenant: str) -> Steps[Ids]:
+        """The ids of a group's jobs, in the order in which they were added."""
         text = (
             "select n.job_id from {node} n where n.workflow_id = :id"
             " and (n.part = :part or n.part like :inner escape '!')"
@@ -212,6 +184,7 @@ class WorkflowReads(Reader):
     def list(
         self, tenant: str, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
     ) -> Steps[list[Workflow]]:
+        """A page, newest first; ``before`` is the last id of the previous page."""
         conditions = [within(tenant, "w.tenant")]
         if kind is not None:
             conditions.append("w.kind = :kind")
@@ -224,16 +197,14 @@ class WorkflowReads(Reader):
             f" order by w.id desc limit {max(1, min(limit, MOST)):d}"
         )
         cursor = None if before is None else parse_id(before)
-        rows = yield from self._query(tenant, text, kind=kind, before=cursor)
-        decode = Record.decoder(Workflow, self.dialect.codec)
-        return [decode(row) for row in rows]
+        return (yield from self._records(Workflow, tenant, text, kind=kind, before=cursor))
 
 
 def _first(limit: int | None) -> str:
     return "" if limit is None else f" limit {max(1, limit):d}"
 
 
-class PostgresWorkflows(Calls, WorkflowReads):
+class PostgresWorkflows(Calls, WorkflowStore):
     def _start_again(self, spec: WorkflowSpec, tenant: str) -> Steps[Started]:
         """Repeat a start whose response was lost. The caller chose the id, so a committed first try is found by it."""
         yield self._call("enter", "%s", tenant)

@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, reverse
 
+from holdfast.app.internals import session_of
 from holdfast.engine.states import State
 from holdfast.integrations.django.application import DjangoApp, get_app
 from holdfast.integrations.django.dashboard_view import scopes_for
@@ -79,7 +80,7 @@ class JobAdmin(ListAdmin):
                 f"jobs/{job.id}",
                 (job.kind, job.state, job.queue, job.attempt, job.created_at, job.finished_at, job.error_code),
             )
-            for job in app.session.read(app._store.jobs.list(filters))
+            for job in app.session.read(session_of(app).store.jobs.list(filters))
         ]
 
 

@@ -6,7 +6,6 @@ separate connections to the same database.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,8 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from holdfast.app import App
 from holdfast.app.declarations import ScheduleDecorator, Timed
+from holdfast.app.internals import scheduler_of
+from holdfast.context import on_a_loop
 from holdfast.engine.hints import check_options
 from holdfast.engine.hooks import RunInfo
 from holdfast.engine.job import EVERY_TENANT, Enqueued, JobSpec
@@ -102,7 +103,7 @@ class DjangoSession(Session):
         leave it open, and not on an event loop, where Django refuses queries."""
         if connections[self.alias].vendor == SQLITE or not can_host(self.alias):
             return False
-        return not threading.current_thread().name.startswith("holdfast-") and not _on_a_loop()
+        return not threading.current_thread().name.startswith("holdfast-") and not on_a_loop()
 
     def make_ready(self) -> None:
         self.follow()
@@ -118,9 +119,9 @@ class DjangoSession(Session):
         wrapper = self.follow()
         return run_on_django(wrapper, flow) if can_host(self.alias) else super().run(flow)
 
-    def _add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
+    def _insert(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is not None:
-            return super()._add(specs, tenant, connection)
+            return super()._insert(specs, tenant, connection)
         wrapper = self.follow()
         if wrapper.vendor == SQLITE or (not wrapper.in_atomic_block and can_host(self.alias)):
             return run_on_django(wrapper, self.store.jobs.enqueue(specs, tenant))
@@ -143,19 +144,11 @@ class DjangoSession(Session):
                 page = replace(page, before=jobs[-1].id)
         return cancelled
 
-    async def _aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
+    async def _ainsert(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is not None:
-            return await super()._aadd(specs, tenant, connection)
-        result: list[Enqueued] = await sync_to_async(self._add, thread_sensitive=True)(specs, tenant, None)
+            return await super()._ainsert(specs, tenant, connection)
+        result: list[Enqueued] = await sync_to_async(self._insert, thread_sensitive=True)(specs, tenant, None)
         return result
-
-
-def _on_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 class DjangoSignature(Signature):
@@ -211,7 +204,7 @@ class TaskSchedule(ScheduleDecorator):
 
     def __init__(self, app: DjangoApp, timing: str | float | timedelta, definition: Timed) -> None:
         self._app = app
-        super().__init__(app._scheduler, timing, definition)
+        super().__init__(scheduler_of(app), timing, definition)
 
     def __call__(self, target: T) -> T:
         from holdfast.integrations.django.compat import Task

@@ -8,6 +8,8 @@ from django.apps import AppConfig
 from django.core import checks
 from django.db.models.signals import pre_migrate
 
+from holdfast.app.internals import session_of
+
 
 class HoldfastConfig(AppConfig):
     name = "holdfast.integrations.django"
@@ -32,6 +34,6 @@ def create_tables(using: str, verbosity: int = 1, stdout: Any = None, **_: Any) 
     if using != app.alias:
         return
     app.session.follow()
-    migrate(app._store, app.alias)
+    migrate(session_of(app).store, app.alias)
     if verbosity >= 2:
         print("  Holdfast: the schema is up to date.", file=stdout)

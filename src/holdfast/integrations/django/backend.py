@@ -10,11 +10,12 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from holdfast.app.declarations import SCHEDULES_ATTRIBUTE
+from holdfast.app.internals import kinds_of
 from holdfast.engine.hints import check_options, no_attribute
 from holdfast.engine.retry import Retry, as_policy
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidArguments, InvalidInput
-from holdfast.integrations.django import checks, results, task_run
+from holdfast.integrations.django import checks, results
 from holdfast.integrations.django.application import DjangoApp, get_app, refuse_models
 from holdfast.integrations.django.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
@@ -101,8 +102,7 @@ class HoldfastBackend(BaseTaskBackend):
         result = self._result(task, args, kwargs)
         _check_arguments(task, result.args, result.kwargs)
         prepared = kind.prepare(result.args, result.kwargs, self.alias)
-        session = self.app.session
-        handle = session.enqueue(prepared.spec, prepared.tenant, prepared.decode)
+        handle = prepared.enqueue(self.app.session)
         if not handle.created:  # an earlier job has the same key
             return self.get_result(handle.id)
         object.__setattr__(result, "id", handle.id)
@@ -176,8 +176,8 @@ def _check_arguments(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 def declare(app: DjangoApp, task: Any) -> Kind[..., Any]:
     """Return the kind of a task. It is declared on first use."""
     path = task.module_path
-    if path in app._kinds:
-        return app._kinds[path].kind
+    if path in kinds_of(app):
+        return kinds_of(app)[path].kind
     defined = _tasks.get(path, task)
     options: dict[str, Any] = {"queue": defined.queue_name, "priority": int(defined.priority)}
     options |= {name: value for name in ("retry", "timeout") if (value := getattr(defined, name, None)) is not None}
@@ -205,12 +205,12 @@ def _handler(task: Any) -> Any:
     if iscoroutinefunction(task.func):
 
         async def arun(ctx, args, kwargs, backend=DEFAULT_TASK_BACKEND_ALIAS):  # type: ignore[no-untyped-def]
-            return await task_run.arun(task, ctx, args, kwargs, backend)
+            return await results.arun_task(task, ctx, args, kwargs, backend)
 
         return arun
 
     def run(ctx, args, kwargs, backend=DEFAULT_TASK_BACKEND_ALIAS):  # type: ignore[no-untyped-def]
-        return task_run.run(task, ctx, args, kwargs, backend)
+        return results.run_task(task, ctx, args, kwargs, backend)
 
     return run
 

@@ -11,6 +11,7 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
 
+from holdfast.app.internals import session_of
 from holdfast.errors import HoldfastError
 from holdfast.integrations.django.application import SETTINGS, get_app
 from holdfast.integrations.django.orm_connection import SQLITE, is_in_memory, url_of
@@ -77,7 +78,7 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[Any]:
         return []
     try:
         app.session.follow()
-        current = app._store.schema().current
+        current = session_of(app).store.schema().current
     except HoldfastError:  # the database is unreachable, which Django reports
         return []
     if current:

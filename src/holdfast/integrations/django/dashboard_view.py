@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.auth.views import redirect_to_login
@@ -64,18 +64,16 @@ def dashboard(request: HttpRequest, path: str = "") -> HttpResponseBase:
         user = request.user
         if not user.is_active or not user.is_authenticated:
             if path.startswith("api/"):  # a program: without an identity the service answers 401
-                return bridge().respond(request, reverse("holdfast:dashboard")[:-1], None)
+                return bridge().respond(request, None)
             return redirect_to_login(request.get_full_path())
         scopes = scopes_for(user)
         if not scopes:
             raise PermissionDenied(f"The dashboard needs the permission {VIEW}.")
         identity = _identity(str(user.get_username()), scopes)
-    root = reverse("holdfast:dashboard")[:-1]
-    if "text/event-stream" not in request.headers.get("accept", ""):
-        return bridge().respond(request, root, identity)
-    if not isinstance(request, ASGIRequest):
+    live = "text/event-stream" in request.headers.get("accept", "")
+    if live and not isinstance(request, ASGIRequest):
         return HttpResponse(status=204)
-    return bridge().stream(request, root, identity)
+    return bridge().respond(request, identity, live=live)
 
 
 def _identity(actor: str, scopes: frozenset[Scope]) -> Identity:
@@ -85,32 +83,19 @@ def _identity(actor: str, scopes: frozenset[Scope]) -> Identity:
     return Identity(actor, tenant, scopes, ambient=True, whole=scopes == EVERY_SCOPE)
 
 
-@dataclass(slots=True)
-class _Buffered:
-    """A complete response."""
+class _Response:
+    """A response of the service, on the loop of the bridge."""
 
-    status: int = 500
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    body: bytearray = field(default_factory=bytearray)
-
-
-class _Stream:
-    """A response without an end, on the loop of the bridge."""
-
-    def __init__(self) -> None:
+    def __init__(self, service: Callable[..., Awaitable[None]], scope: dict[str, Any], body: bytes) -> None:
         self.status = 500
         self.headers: list[tuple[bytes, bytes]] = []
-        self.task: asyncio.Task[None] | None = None
-        self._chunks: asyncio.Queue[bytes] = asyncio.Queue(100)
-        self._started = asyncio.Event()
+        self.started = asyncio.Event()
+        """Set when there are a status and headers."""
         self._ended = asyncio.Event()
+        self._chunks: asyncio.Queue[bytes] = asyncio.Queue(100)
+        self.task = asyncio.create_task(self._run(service, scope, body))
 
-    async def begin(self, service: Callable[..., Awaitable[None]], scope: dict[str, Any]) -> None:
-        """Start the service and wait for the head of the response."""
-        self.task = asyncio.create_task(self._run(service, scope))
-        await self._started.wait()
-
-    async def _run(self, service: Callable[..., Awaitable[None]], scope: dict[str, Any]) -> None:
+    async def _run(self, service: Callable[..., Awaitable[None]], scope: dict[str, Any], body: bytes) -> None:
         sent = False
 
         async def receive() -> dict[str, Any]:
@@ -119,19 +104,19 @@ class _Stream:
                 await self._ended.wait()
                 return {"type": "http.disconnect"}
             sent = True
-            return {"type": "http.request", "body": b"", "more_body": False}
+            return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
                 self.status, self.headers = message["status"], list(message.get("headers", ()))
-                self._started.set()
+                self.started.set()
             elif message["type"] == "http.response.body" and message.get("body"):
                 await self._chunks.put(message["body"])
 
         try:
             await service(scope, receive, send)
         finally:
-            self._started.set()
+            self.started.set()
             self._ended.set()
 
     async def next(self) -> bytes:
@@ -146,14 +131,13 @@ class _Stream:
 
     def end(self) -> None:
         self._ended.set()
-        if self.task is not None:
-            self.task.cancel()
+        self.task.cancel()
 
 
 class _LiveResponse(StreamingHttpResponse):
     """Ends its stream when Django closes the response."""
 
-    def __init__(self, bridge: Bridge, stream: _Stream) -> None:
+    def __init__(self, bridge: Bridge, stream: _Response) -> None:
         self._bridge, self._stream = bridge, stream
         super().__init__(self._content(), status=stream.status)
 
@@ -161,7 +145,8 @@ class _LiveResponse(StreamingHttpResponse):
         end = time.monotonic() + STREAM_SECONDS
         while (left := end - time.monotonic()) > 0:
             try:
-                chunk = await asyncio.wait_for(self._bridge.run(self._stream.next()), left)
+                async with asyncio.timeout(left):
+                    chunk = await self._bridge.run(self._stream.next())
             except TimeoutError:
                 return
             if not chunk:
@@ -184,7 +169,7 @@ class Bridge:
         self._loop = asyncio.new_event_loop()
         self._ready: Future[None] = Future()
         self._ending: asyncio.Event | None = None
-        self._streams: set[_Stream] = set()
+        self._streams: set[_Response] = set()
         self._thread = threading.Thread(target=self._serve, name="holdfast-dashboard", daemon=True)
         self._thread.start()
         self._ready.result(TIMEOUT)
@@ -207,7 +192,7 @@ class Bridge:
             await self._end_streams()
 
     async def _end_streams(self) -> None:
-        tasks = [stream.task for stream in self._streams if stream.task is not None]
+        tasks = [stream.task for stream in self._streams]
         for stream in tuple(self._streams):
             stream.end()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -219,40 +204,34 @@ class Bridge:
             self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join(5.0)
 
-    def respond(self, request: HttpRequest, root: str, identity: Identity | None) -> HttpResponse:
-        scope, body = _scope(request, root), request.body
-        scope[KEY] = identity
-        work = asyncio.run_coroutine_threadsafe(self._call(scope, body), self._loop)
+    def respond(self, request: HttpRequest, identity: Identity | None, *, live: bool = False) -> HttpResponseBase:
+        """Return the response of the service: complete, or a ``live`` one that stays open, for an ASGI server."""
+        answer = self._answer(_scope(request, identity), request.body, live)
+        work = asyncio.run_coroutine_threadsafe(answer, self._loop)
         try:
-            buffered = work.result(TIMEOUT)
+            answered, content = work.result(TIMEOUT)
         except TimeoutError:
             work.cancel()
-            return _gateway_timeout()
-        response = HttpResponse(bytes(buffered.body), status=buffered.status)
-        _set_headers(response, buffered.headers)
+            return HttpResponse("The dashboard did not respond in time.", status=504, content_type="text/plain")
+        response = _LiveResponse(self, answered) if live else HttpResponse(content, status=answered.status)
+        _set_headers(response, answered.headers)
         return response
 
-    def stream(self, request: HttpRequest, root: str, identity: Identity | None) -> HttpResponseBase:
-        """Return a response that stays open, for an ASGI server."""
-        scope = _scope(request, root)
-        scope[KEY] = identity
-        work = asyncio.run_coroutine_threadsafe(self._begin(scope), self._loop)
+    async def _answer(self, scope: dict[str, Any], body: bytes, live: bool) -> tuple[_Response, bytes]:
+        response, content = _Response(self._service, scope, body), bytearray()
         try:
-            stream = work.result(TIMEOUT)
-        except TimeoutError:
-            work.cancel()
-            return _gateway_timeout()
-        response = _LiveResponse(self, stream)
-        _set_headers(response, stream.headers)
-        return response
-
-    async def _begin(self, scope: dict[str, Any]) -> _Stream:
-        stream = _Stream()
-        await stream.begin(self._service, scope)
-        assert stream.task is not None
-        self._streams.add(stream)
-        stream.task.add_done_callback(lambda _: self._streams.discard(stream))
-        return stream
+            await response.started.wait()
+            if live:
+                self._streams.add(response)
+                response.task.add_done_callback(lambda _: self._streams.discard(response))
+            else:
+                while chunk := await response.next():
+                    content += chunk
+                await response.task
+        except BaseException:
+            response.end()
+            raise
+        return response, bytes(content)
 
     async def run(self, work: Coroutine[Any, Any, bytes]) -> bytes:
         """Run a coroutine on the bridge's loop and await it on Django's. Returns nothing once the bridge is closed."""
@@ -263,51 +242,21 @@ class Bridge:
             return b""
         return await asyncio.wrap_future(future)
 
-    def end(self, stream: _Stream) -> None:
+    def end(self, stream: _Response) -> None:
         with contextlib.suppress(RuntimeError):  # the bridge is closed
             self._loop.call_soon_threadsafe(stream.end)
-
-    async def _call(self, scope: dict[str, Any], body: bytes) -> _Buffered:
-        response, sent = _Buffered(), False
-
-        async def receive() -> dict[str, Any]:
-            nonlocal sent
-            if sent:
-                await asyncio.Event().wait()  # the client does not disconnect before the response is complete
-            sent = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                response.status, response.headers = message["status"], list(message.get("headers", ()))
-            elif message["type"] == "http.response.body":
-                response.body += message.get("body", b"")
-
-        call: Callable[..., Awaitable[None]] = self._service
-        await call(scope, receive, send)
-        return response
-
-
-def _gateway_timeout() -> HttpResponse:
-    return HttpResponse("The dashboard did not respond in time.", status=504, content_type="text/plain")
 
 
 def _set_headers(response: HttpResponseBase, headers: list[tuple[bytes, bytes]]) -> None:
     del response.headers["Content-Type"]
     for name, value in headers:
         if name.lower() == b"set-cookie":
-            _set_cookie(response, value.decode("latin-1"))
+            response.cookies.load(SimpleCookie(value.decode("latin-1")).output(header="").strip())
         elif name.lower() not in _SKIPPED:
             response.headers[name.decode("latin-1")] = value.decode("latin-1")
 
 
-def _set_cookie(response: HttpResponseBase, header: str) -> None:
-    from http.cookies import SimpleCookie
-
-    response.cookies.load(SimpleCookie(header).output(header="").strip())
-
-
-def _scope(request: HttpRequest, root: str) -> dict[str, Any]:
+def _scope(request: HttpRequest, identity: Identity | None) -> dict[str, Any]:
     headers = [
         (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
         for name, value in request.headers.items()
@@ -322,12 +271,13 @@ def _scope(request: HttpRequest, root: str) -> dict[str, Any]:
         "scheme": request.scheme,
         "path": request.path,
         "raw_path": request.path.encode(),
-        "root_path": root,
+        "root_path": reverse("holdfast:dashboard")[:-1],
         "query_string": request.META.get("QUERY_STRING", "").encode(),
         "headers": headers,
         "client": (request.META.get("REMOTE_ADDR") or "", 0),
         "server": (host.rpartition(":")[0] or host, int(port)),
         "state": {},
+        KEY: identity,
     }
 
 

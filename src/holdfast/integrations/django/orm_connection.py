@@ -19,7 +19,7 @@ from django.db import connections
 
 from holdfast.errors import SchemaMismatch
 from holdfast.stores.adapters import driver_connection
-from holdfast.stores.flow import Binding, Flow, Rows, Statement, drive
+from holdfast.stores.flow import Flow, Rows, Statement, drive_steps
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
@@ -122,7 +122,7 @@ def _run_sqlite(connection: sqlite3.Connection, flow: Flow[T]) -> T:
         # Take the write lock first: SQLite refuses a write after a read if another connection wrote in between.
         cursor.execute("SAVEPOINT holdfast" if inside else "BEGIN IMMEDIATE" if flow.writes else "BEGIN")
         try:
-            result = drive(flow.start(), execute)
+            result = drive_steps(flow.start(), execute)
             cursor.execute("RELEASE holdfast" if inside else "COMMIT")
             return result
         except BaseException:
@@ -137,16 +137,14 @@ def _run_sqlite(connection: sqlite3.Connection, flow: Flow[T]) -> T:
 
 
 def _run_postgresql(wrapper: Any, flow: Flow[T]) -> T:
-    cursor, binding = _cursor_of(wrapper), Binding()
+    cursor = _cursor_of(wrapper)
 
     def execute(statement: Statement) -> Rows:
-        if binding.is_redundant(statement):
-            return []
         cursor.execute(statement.sql, statement.params)
         return [] if cursor.rownumber is None else list(cursor.fetchall())
 
     with nullcontext() if flow.single else wrapper.connection.transaction():
-        return drive(flow.start(), execute)
+        return drive_steps(flow.start(), execute)
 
 
 def _cursor_of(wrapper: Any) -> Any:
@@ -209,6 +207,11 @@ def migrate(store: Store, alias: str) -> None:
     query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'holdfast_migration'"
     if wrapper.connection.execute(query).fetchone() is None:
         wrapper.connection.executescript(store.migration_sql())
+
+
+def on_django(store: Store, alias: str) -> Store:
+    """The store, with all of its operations on Django's connection."""
+    return cast("Store", HostedStore(store, alias))
 
 
 class HostedStore:

@@ -21,14 +21,14 @@ from typing import Any, TypeVar
 
 from asgiref.sync import async_to_sync, sync_to_async
 
+from holdfast.app.internals import all_kinds_of, handler_tools, kinds_of, moved_to, schema_of, session_of
 from holdfast.engine.job import EVERY_TENANT, Job
 from holdfast.engine.states import State
 from holdfast.integrations.django.application import DjangoApp, get_app
-from holdfast.integrations.django.orm_connection import HostedStore
+from holdfast.integrations.django.orm_connection import on_django
 from holdfast.integrations.django.worker import load
 from holdfast.kind import Kind
-from holdfast.stores.ids import new_id
-from holdfast.stores.requests import JobFilter
+from holdfast.stores.requests import JobFilter, new_id
 from holdfast.worker.options import TickOptions, TickSummary
 from holdfast.worker.threads import Threads
 from holdfast.worker.tick import Tick
@@ -60,22 +60,22 @@ class _InlineThreads(Threads):
 def hosted() -> Iterator[DjangoApp]:
     """Run all operations of the app on Django's connection within the block."""
     app = load()
-    with app._moved_to(HostedStore(app._store, app.alias), app._schema):
+    with moved_to(app, on_django(session_of(app).store, app.alias), schema_of(app)):
         yield app
 
 
 async def arun_jobs(queues: Sequence[str] | None = None, *, limit: int = 1_000) -> TickSummary:
     """Run the jobs that are due; see ``run_jobs``."""
     app = await sync_to_async(load)()
-    with app._moved_to(HostedStore(app._store, app.alias), app._schema):
+    with moved_to(app, on_django(session_of(app).store, app.alias), schema_of(app)):
         if queues is None:
             queues = await sync_to_async(_queues)(app)
-        tools = app._handler_tools(EVERY_TENANT, 1, _InlineThreads())
+        tools = handler_tools(app, EVERY_TENANT, 1, _InlineThreads())
         tools.rules.load([])
         try:
-            handlers = tools.handlers(app._all_kinds)
+            handlers = tools.handlers(all_kinds_of(app))
             options = TickOptions.of(limit, queues=queues or ("default",), concurrency=1, lease=LEASE)
-            tick = Tick(app._store, handlers, options)
+            tick = Tick(session_of(app).store, handlers, options)
             tick._tasks = tuple(task for task in tick._tasks if task.name == "promote")
             return await tick.run()
         finally:
@@ -95,7 +95,9 @@ def enqueued(job: Any = None, *, after: str = "") -> list[Job]:
     """
     app = get_app()
     app.session.follow()
-    newest = app.session.read(app._store.jobs.list(JobFilter(tenant=EVERY_TENANT, kind=_kind(job), limit=PAGE)))
+    newest = app.session.read(
+        session_of(app).store.jobs.list(JobFilter(tenant=EVERY_TENANT, kind=_kind(job), limit=PAGE))
+    )
     return [one for one in reversed(newest) if one.id > after]
 
 
@@ -110,10 +112,14 @@ def cancel_all(keep: Callable[[str], bool] = lambda _: False) -> int:
 
 
 def _queues(app: DjangoApp) -> list[str]:
+    session = session_of(app)
     waiting = JobFilter(tenant=EVERY_TENANT, state=State.QUEUED, limit=PAGE)
     later = JobFilter(tenant=EVERY_TENANT, state=State.RETRY_WAITING, limit=PAGE)
-    jobs = [*app._store.run(app._store.jobs.list(waiting)), *app._store.run(app._store.jobs.list(later))]
-    declared = [declared.kind.defaults.get("queue", "default") for declared in app._kinds.values()]
+    jobs = [
+        *session.store.run(session.store.jobs.list(waiting)),
+        *session.store.run(session.store.jobs.list(later)),
+    ]
+    declared = [declared.kind.defaults.get("queue", "default") for declared in kinds_of(app).values()]
     return list(dict.fromkeys([*(job.queue for job in reversed(jobs)), *declared]))
 
 
@@ -126,7 +132,7 @@ def _kind(job: Any) -> str | None:
 def _traceback(job: Job) -> str:
     """The traceback of the job's last attempt."""
     app = get_app()
-    attempts = app.session.read(app._store.jobs.attempts(job.id, job.tenant))
+    attempts = app.session.read(session_of(app).store.jobs.attempts(job.id, job.tenant))
     return (attempts[-1].traceback or "") if attempts else ""
 
 

@@ -32,7 +32,7 @@
       const label = make("text", { x: x - WIDTH / 2 + 10, y: y - 3 });
       label.textContent = short(node.label, 26);
       const state = make("text", { x: x - WIDTH / 2 + 10, y: y + 13, class: "state" });
-      state.textContent = short(`${node.kind} · ${(node.standing === "skipped" ? "skipped" : node.state).replaceAll("_", " ")}`, 30);
+      state.textContent = short(`${node.kind} · ${(node.status === "skipped" ? "skipped" : node.state).replaceAll("_", " ")}`, 30);
       const title = make("title", {});
       title.textContent = `${node.label}: ${node.state.replaceAll("_", " ")}`;
       const link = make("a", { href: node.link, class: node.state }, [

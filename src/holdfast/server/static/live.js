@@ -21,11 +21,15 @@
   const refresh = () => {
     timer = 0;
     if (paused) return;
-    if (busy()) { due = true; return; }
+    if (busy() || running.size) { due = true; return; }
     due = false;
     last = Date.now();
     for (const part of parts()) window.htmx.trigger(part, "changed");
   };
+  // A change during a request may be missing in its answer: read again afterwards.
+  const running = new Set();
+  document.addEventListener("htmx:beforeSend", (event) => { if (event.target.matches("[data-live]")) running.add(event.detail.xhr); });
+  document.addEventListener("htmx:afterRequest", (event) => setTimeout(() => { running.delete(event.detail.xhr); wake(); }, 50)); // after htmx settled
   const changed = () => { if (!timer) timer = setTimeout(refresh, Math.max(0, last + interval() - Date.now())); };
   const wake = () => { if (due && !busy()) changed(); };
   // A hidden page closes its stream: browsers have few connections for all their tabs.

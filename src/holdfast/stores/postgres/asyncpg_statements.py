@@ -143,8 +143,10 @@ def _elements(value: bytes) -> list[Any]:
     while position < len(value):
         (length,) = struct.unpack_from(">i", value, position)
         data = value[position + 4 : position + 4 + length]
-        position += 4 + length
-        if isinstance(value, Ids):
+        position += 4 + max(0, length)
+        if length < 0:
+            elements.append(None)
+        elif isinstance(value, Ids):
             elements.append(str(UUID(bytes=data)))
         elif isinstance(value, Numbers):
             elements.append(int.from_bytes(data, "big", signed=True))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
+from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.codec import PostgresCodec
 from holdfast.stores.reader import LONGEST_TERM, Dialect
 
+R = TypeVar("R")
 
-class Calls:
+
+class Calls(Reader):
     _s: str
     """The schema, quoted, with its dot."""
-    dialect: Dialect
 
     def __init__(self, schema: str) -> None:
         self._s = f'"{schema}".'
@@ -47,6 +51,26 @@ class Calls:
 
     def _call(self, name: str, arguments: str, *params: Any) -> Statement:
         return Statement(f"select * from {self._s}{name}({arguments})", params)
+
+    def _call_with(self, name: str, arguments: Mapping[str, Any], columns: str = "*") -> Statement:
+        """Call a function with named arguments."""
+        named = ", ".join(f"{each} => %s" for each in arguments)
+        return Statement(f"select {columns} from {self._s}{name}({named})", tuple(arguments.values()))
+
+    def _call_as(self, record: type[R], name: str, arguments: str, *params: Any) -> Steps[list[R]]:
+        """Call a function that returns rows with the columns of a record."""
+        text = f"select {Record.columns(record)} from {self._s}{name}({arguments})"
+        return (yield from self._rows_as(record, Statement(text, params)))
+
+    def _flag(self, name: str, arguments: str, *params: Any) -> Steps[bool]:
+        """Call a function that returns a boolean."""
+        rows = yield self._call(name, arguments, *params)
+        return bool(rows[0][0])
+
+    def _number(self, name: str, arguments: str, *params: Any) -> Steps[int]:
+        """Call a function that returns a number."""
+        rows = yield self._call(name, arguments, *params)
+        return int(rows[0][0])
 
     def _look(self, name: str, arguments: str, *params: Any) -> Statement:
         """Call a function that binds itself to its tenant and only reads."""

@@ -1,4 +1,4 @@
-"""Run flows on connections that the application's own pool lends, instead of on ours (docs/adr/0067).
+"""Run flows on connections that the application's own pool lends, instead of on ours (docs/adr/0041).
 
 A borrowed connection goes back as it came. Nothing is registered on it: psycopg's cursors have our conversions, and
 asyncpg gets and returns what is independent of its codecs. No transaction stays open, and the pool is never closed. Its
@@ -31,8 +31,7 @@ from psycopg.types.string import TextLoader
 
 from holdfast.engine.payload import decode_for_display
 from holdfast.stores.application_pool import ASYNC_PSYCOPG, ASYNCPG, ENGINE, PSYCOPG, driver_of, kind_of
-from holdfast.stores.due import maintaining
-from holdfast.stores.flow import Binding, Flow, Rows, Statement, Steps, drive, in_thread, patience_of
+from holdfast.stores.flow import Flow, Rows, Statement, adrive_steps, drive_steps, in_thread, maintaining, wait_limit_of
 from holdfast.stores.postgres.asyncpg_statements import as_psycopg_error, fetch
 from holdfast.stores.postgres.connections import TimeLoader, _log_warning
 from holdfast.stores.postgres.errors import lost, translate
@@ -106,7 +105,7 @@ class ApplicationConnections:
     # --- sync ---
 
     def run(self, flow: Flow[T]) -> T:
-        timeout, limit = flow.patience or self._answer_within, patience_of.get()
+        timeout, limit = flow.response_timeout or self._answer_within, wait_limit_of.get()
         end = time.monotonic() + 2 * timeout
         for attempt in range(RETRIES + MAX_DISCARDED):
             try:
@@ -156,7 +155,7 @@ class ApplicationConnections:
     async def arun(self, flow: Flow[T]) -> T:
         if self._is_sync:
             return await in_thread(self.run, flow)
-        timeout, limit = flow.patience or self._answer_within, patience_of.get()
+        timeout, limit = flow.response_timeout or self._answer_within, wait_limit_of.get()
         end = time.monotonic() + 2 * timeout
         for attempt in range(RETRIES + MAX_DISCARDED):
             try:
@@ -240,7 +239,7 @@ def _driver_error(error: Exception) -> Exception:
 
 
 def _run_on(connection: Connection[Any], flow: Flow[T]) -> T:
-    cursor, binding = StoreCursor(connection, row_factory=tuple_row), Binding()
+    cursor = StoreCursor(connection, row_factory=tuple_row)
 
     def execute(statement: Statement) -> Rows:
         cursor.execute(statement.sql, statement.params)
@@ -254,11 +253,11 @@ def _run_on(connection: Connection[Any], flow: Flow[T]) -> T:
         if (locally := _pins_locally.get(connection)) is None:
             locally = _pins_locally[connection] = bool(execute(DIFFERS)[0][0])
         if flow.single and not locally:
-            return drive(flow.start(), execute)
+            return drive_steps(flow.start(), execute)
         with connection.transaction():
             if locally:
                 execute(PIN_LOCALLY)
-            return drive(flow.start(), lambda each: [] if binding.is_redundant(each) else execute(each))
+            return drive_steps(flow.start(), execute)
     finally:
         cursor.close()
         connection.remove_notice_handler(_log_warning)
@@ -323,25 +322,8 @@ async def _arun_with(
     if (locally := _pins_locally.get(connection)) is None:
         locally = _pins_locally[connection] = bool((await execute(DIFFERS))[0][0])
     if flow.single and not locally:
-        return await _adrive(flow.start(), execute)
+        return await adrive_steps(flow.start(), execute)
     async with transaction():
         if locally:
             await execute(PIN_LOCALLY)
-        return await _adrive(flow.start(), execute)
-
-
-async def _adrive(steps: Steps[T], execute: Callable[[Statement], Any]) -> T:
-    try:
-        statement, binding = next(steps), Binding()
-        while True:
-            if binding.is_redundant(statement):
-                statement = steps.send([])
-            elif statement.batch:
-                statement = steps.send([await execute(each) for each in statement.batch])
-            else:
-                statement = steps.send(await execute(statement))
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    finally:
-        steps.close()
+        return await adrive_steps(flow.start(), execute)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.job import DEFAULT_RETRY, Enqueued, JobSpec, References
+from holdfast.engine.job import DEFAULT_RETRY, AlikeSpecs, Enqueued, JobSpec, References
 from holdfast.engine.retry import PATIENT, Backoff, Retry
 from holdfast.engine.states import state_of
 from holdfast.engine.times import FIRST, LAST
@@ -125,14 +125,18 @@ def is_bare(s: JobSpec) -> bool:
     )
 
 
-def alike(specs: Sequence[JobSpec]) -> tuple[str, str, str] | None:
+def alike(specs: Sequence[JobSpec]) -> tuple[str, Ids, str] | None:
     """The arguments of ``enqueue_alike`` for jobs that differ only in id and payload: the shared options, the ids and
     the payloads. None for other batches."""
-    first = specs[0].alike if specs else None
-    if first is None or any(spec.alike is not first for spec in specs):
-        return None
+    if isinstance(specs, AlikeSpecs):
+        texts, payloads = specs.ids, specs.payloads
+    else:
+        first = specs[0].alike if specs else None
+        if first is None or any(spec.alike is not first for spec in specs):
+            return None
+        texts, payloads = [s.id for s in specs], [s.payload for s in specs]
     shared = "{" + _shared(specs[0])[1:] + "}"
-    return shared, "{" + ",".join([s.id for s in specs]) + "}", "[" + ",".join([s.payload for s in specs]) + "]"
+    return shared, ids(texts), "[" + ",".join(payloads) + "]"
 
 
 def job_document(spec: JobSpec) -> str:
@@ -214,8 +218,17 @@ class Words(bytes):
     """``text[]``"""
 
 
+class Documents(bytes):
+    """``json[]``"""
+
+
 # The OIDs of each array type and of its elements.
-TYPES: dict[type[bytes], tuple[int, int]] = {Ids: (2951, 2950), Numbers: (1007, 23), Words: (1009, 25)}
+TYPES: dict[type[bytes], tuple[int, int]] = {
+    Ids: (2951, 2950),
+    Numbers: (1007, 23),
+    Words: (1009, 25),
+    Documents: (199, 114),
+}
 
 _LENGTH = "00000010"  # precedes each id: its length in bytes
 
@@ -257,9 +270,22 @@ def words(values: Sequence[str]) -> Words:
     return Words(_header(Words, len(values)) + b"".join([encoded[value] for value in values]))
 
 
+def documents(values: Sequence[str | None]) -> Documents:
+    """JSON texts, of which many may be null."""
+    data = [
+        b"\xff\xff\xff\xff" if value is None else struct.pack(">i", len(text := value.encode())) + text
+        for value in values
+    ]
+    return Documents(_header(Documents, len(values)) + b"".join(data))
+
+
 def _header(cls: type[bytes], count: int) -> bytes:
-    """Number of dimensions, no nulls, element type; then the length and the lower bound."""
-    return struct.pack(">iiiii", 1, 0, TYPES[cls][1], count, 1) if count else struct.pack(">iii", 0, 0, TYPES[cls][1])
+    """Number of dimensions, whether there may be nulls, element type; then the length and the lower bound."""
+    return (
+        struct.pack(">iiiii", 1, cls is Documents, TYPES[cls][1], count, 1)
+        if count
+        else struct.pack(">iii", 0, 0, TYPES[cls][1])
+    )
 
 
 def start_document(spec: WorkflowSpec) -> str:

@@ -49,6 +49,7 @@ def diagnose(
                 None if value != "off" else "Jobs reported as accepted can be lost in a crash: set it to on.",
             )
         )
+    findings.append(_standbys(*connection.execute(STANDBYS).fetchall()[0]))
     findings += _settings(connection)
     findings.append(_jit(*connection.execute(JIT, (schema,)).fetchone() or (False, "off", 0)))
     present = one("select count(*) from pg_roles where rolname = any(%s)", list(ROLES))
@@ -72,6 +73,7 @@ def diagnose(
     if status.current:
         findings.append(_locks(connection, schema))
         findings.append(_partitions(connection, schema))
+        findings.append(_origin(one(f'select "{schema}".origin()')))
     age = float(one(OLDEST) or 0)
     findings.append(
         Finding(
@@ -121,16 +123,39 @@ def _settings(connection: Connection[Any]) -> list[Finding]:
     ]
     if not findings:
         findings = [Finding("settings", True, "none of them slows workers down")]
-    judged = {name for name, _, _ in HARMFUL}
+    checked = {name for name, _, _ in HARMFUL}
     ours = [
         f"{name} = {values[name][1]}"
         for name, value in PINNED.items()
-        if name in values and name not in judged and values[name][0].partition(",")[0] != value
+        if name in values and name not in checked and values[name][0].partition(",")[0] != value
     ]
     if ours:
         says = f"{', '.join(ours)}: Holdfast uses its own values on its connections"
         findings.append(Finding("session settings", True, says))
     return findings
+
+
+# The state of a standby is visible to superusers and members of pg_read_all_stats only.
+STANDBYS = """
+    select count(*), count(*) filter (where sync_state in ('sync', 'quorum')), count(*) = count(sync_state),
+           current_setting('synchronous_standby_names') <> '' and current_setting('synchronous_commit') <> 'local'
+      from pg_stat_replication
+"""
+
+
+def _standbys(connected: int, synchronous: int, visible: bool, waits: bool) -> Finding:
+    """Whether jobs survive the loss of this server."""
+    fix = None
+    if waits and visible and not synchronous:
+        says = f"{connected} connected, none of them synchronous: every commit waits for one"
+        fix = "Start the standby that synchronous_standby_names requires, or reset that setting."
+    elif waits:
+        says = f"{connected} connected, synchronous: a failover loses no accepted job"
+    elif connected:
+        says = f"{connected} connected, asynchronous: a failover loses the jobs of the last moments"
+    else:
+        says = "none is connected: of a lost server only backups are left"
+    return Finding("standbys", fix is None, says, fix)
 
 
 # Planner settings of a function (enable_seqscan = off) add a penalty to the cost of a plan that exceeds jit_above_cost.
@@ -235,8 +260,22 @@ def _partitions(connection: Connection[Any], schema: str) -> Finding:
         "partitions",
         ready,
         f"{count} of the ledger" + ("" if ready else "; none is for new jobs, whose events are purged row by row"),
-        None if ready else "Start a worker for every tenant, or run: holdfast retention run --all-tenants",
+        None if ready else "Start a worker for every tenant, or run: holdfast retention sweep --all-tenants",
     )
+
+
+_ORIGINS = {
+    "here": "the database continues where it was",
+    "standby": "a standby, which follows another server",
+    "copied": "a copy, restored from a dump or replicated: it refuses work until it is adopted",
+    "recovered": "recovered from the files of a server, or failed over: cursors kept elsewhere may be ahead of it",
+}
+
+
+def _origin(origin: str) -> Finding:
+    ok = origin in ("here", "standby")
+    fix = None if ok else "See what is different, then adopt it: holdfast restore-check --adopt"
+    return Finding(origin if not ok else "origin", ok, _ORIGINS[origin], fix)
 
 
 def holder(pid: int | None, role: str | None, application: str | None) -> str:

@@ -63,6 +63,8 @@ OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH073": (Refused, "tenant_pinned"),
     "ZH080": (Refused, "isolation_level"),
     "ZH081": (Refused, "replication_role"),
+    "ZH082": (Refused, "copy_not_adopted"),
+    "ZH083": (Conflict, "copy_in_use"),
     "ZH090": (InvalidSetting, "invalid_time"),
     "ZH091": (InvalidPayload, "payload_too_deep"),
     "ZH092": (InvalidSetting, "invalid_duration"),
@@ -71,7 +73,7 @@ OURS: dict[str, tuple[type[HoldfastError], str]] = {
 
 
 # Errors whose hint, written in the SQL function, is also the fix for callers in Python.
-HINTED = frozenset({"ZH004", "ZH073", "ZH092"})
+HINTED = frozenset({"ZH004", "ZH073", "ZH082", "ZH083", "ZH092"})
 FIXES = {
     "ZH060": LATER,
     "ZH080": "Call it in a transaction that is READ COMMITTED, or without connection=.",

@@ -96,6 +96,7 @@ class PostgresJobs(Calls, JobReads):
         tenant: str,
         max_attempts: int | None = None,
     ) -> Steps[list[Verdict]]:
+        """``max_attempts`` is a new limit, for a redrive."""
         if max_attempts is None:
             rows = yield self._call(
                 f"{action}_many", "%s::uuid[], %s, %s, for_tenant => %s", list(ids), reason, actor, tenant
@@ -125,6 +126,7 @@ class PostgresJobs(Calls, JobReads):
 
     @flow(single=True)
     def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Steps[Verdict]:
+        """Move a waiting job within its queue. Positions are those of the whole queue, across tenants."""
         rows = yield self._call(
             "move",
             "%s, %s, %s::uuid, %s, %s, %s, %s",
@@ -140,10 +142,12 @@ class PostgresJobs(Calls, JobReads):
 
     @flow(single=True)
     def watch(self, job_id: str, tenant: str, seconds: float) -> Steps[None]:
+        """Send a notification when this job ends, if it does within ``seconds``."""
         yield self._call("watch_job", "%s, %s, %s", job_id, seconds, tenant)
 
     @flow(single=True, writes=False)
     def chain(self, job_id: str, tenant: str) -> Steps[list[Job]]:
+        """The job and the jobs that were created by retrying it as new ones, oldest first."""
         columns = self.dialect.bounded(JOB_COLUMNS, "j.id", "j.payload")
         text = f"select {columns} from {self.dialect.schema}chain(%s, %s) j"
         rows = yield Statement(text, (parse_id(job_id), tenant), alone=True)
@@ -151,22 +155,26 @@ class PostgresJobs(Calls, JobReads):
 
     @flow(single=True)
     def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, tenant: str) -> Steps[Verdict]:
+        """Replace the payload (JSON text) of a waiting job, if a rule of its kind allows it."""
         params = (parse_id(job_id), payload, reason, actor, tenant)
         rows = yield self._call("replace_payload", "%s, %s::json, %s, %s, %s", *params)
         return _verdict(rows[0])
 
     @flow(single=True)
     def set_external_ref(self, job_id: str, external_ref: str | None, actor: str, tenant: str) -> Steps[Verdict]:
+        """Set the external reference of a job in any state; None removes it."""
         rows = yield self._call("set_external_ref", "%s, %s, %s, %s", parse_id(job_id), external_ref, actor, tenant)
         return _verdict(rows[0])
 
     @flow(single=True)
     def liveness(self, job_id: str, tenant: str) -> Steps[Liveness | None]:
+        """How often and when the newest attempt last renewed its lease and reported progress."""
         rows = yield self._look("liveness", "%s, %s", parse_id(job_id), tenant)
         return Record.decoder(Liveness, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(single=True)
     def circumstances(self, job_id: str, tenant: str) -> Steps[JobSituation | None]:
+        """Which worker holds the job, which workers could claim it, and how many jobs are ahead of it."""
         rows = yield self._look("circumstances", "%s, %s, %s", parse_id(job_id), MAX_AHEAD, tenant)
         if not rows:
             return None
@@ -192,6 +200,8 @@ class PostgresJobs(Calls, JobReads):
     def by_payload(
         self, path: Sequence[str], value: str, tenant: str, before: str | None, most: int
     ) -> Steps[Sequence[str]]:
+        """Ids of jobs whose payload has this text under an indexed key, newest first. Restricted and sealed payloads
+        never match."""
         before_id = None if before is None else parse_id(before)
         call = "%s, %s, %s::uuid, %s, %s"
         rows = yield self._look("jobs_by_payload", call, ".".join(path), value, before_id, most, tenant)
@@ -199,11 +209,14 @@ class PostgresJobs(Calls, JobReads):
 
     @flow(single=True, writes=False)
     def payload_indexes(self) -> Steps[Sequence[str]]:
+        """The payload keys that are indexed: ``payload.customer.id``."""
         rows = yield self._look("payload_indexes", "")
         return [row[0] for row in rows]
 
     @flow(single=True)
     def fill_payload_index(self, path: Sequence[str], after: str | None) -> Steps[str | None]:
+        """Build an index in batches: call it with None, then with the last result, until it returns None. Only the
+        owner of the tables may do this."""
         after_id = None if after is None else parse_id(after)
         rows = yield self._call("fill_payload_index", "%s, %s, %s::uuid", index_name(path), ".".join(path), after_id)
         return None if rows[0][0] is None else str(rows[0][0])

@@ -1,37 +1,33 @@
-"""``store.leases`` on PostgreSQL: open, renew, exchange, claim, start, release, settle, promote, expire, reap."""
+"""``store.leases`` on PostgreSQL: open, renew, exchange, claim, start, release, settle, promote, expire, recover."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT, Claim, Exchange, Holding, Lease, Renewal, StopMode, Sweep
+from holdfast.engine.payload import decode_for_display
+from holdfast.engine.requirement import UNKNOWN_CODE, Code
 from holdfast.engine.settlement import Settlement
 from holdfast.stores.codecs import Record, texts
-from holdfast.stores.due import DueWork
 from holdfast.stores.flow import Row, Statement, Steps, flow
-from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
-from holdfast.stores.postgres.codec import Ids, Numbers, PostgresCodec, Words, ids, numbers, words
-from holdfast.stores.requests import ClaimRequest
+from holdfast.stores.postgres.codec import Documents, Ids, Numbers, PostgresCodec, Words, documents, ids, numbers, words
+from holdfast.stores.requests import ClaimRequest, DueWork
 
 TYPE_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel", "pause": "snooze", "ask": "ask"}
 
 
-def endings(settlements: Sequence[Settlement]) -> tuple[Ids, Numbers, Words, list[str | None] | None]:
+def endings(settlements: Sequence[Settlement]) -> tuple[Ids, Numbers, Words, Documents | None]:
     """The array arguments of ``settle_many``. The details are None if all settlements are plain successes."""
-    detailed = [
-        item
-        for item in settlements
-        if item.ending != "succeeded" or not (item.result is None and item.note is None and item.ref is None)
-    ]
+    details = [detail_of(item) for item in settlements]
     return (
         ids([item.id for item in settlements]),
         numbers([item.attempt for item in settlements]),
         words([item.ending for item in settlements]),
-        [detail_of(item) for item in settlements] if detailed else None,
+        documents(details) if any(details) else None,
     )
 
 
@@ -55,36 +51,46 @@ def detail_of(item: Settlement) -> str | None:
     return json.dumps({name: value for name, value in detail.items() if value is not None})
 
 
-CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
+# The backoff as text: a kind has one, and it is read once for all claims.
+CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",)).replace("c.backoff", "c.backoff::text")
+_BACKOFF = CLAIM_COLUMNS.split(", ").index("c.backoff::text")
+
+
+@lru_cache(maxsize=256)
+def _backoff(text: str) -> Any:
+    return decode_for_display(text)
 
 
 def _claim_checked(row: Row, lease: str) -> Claim:
     """A claim of a batch in which at least one row cannot be read: such a claim has ``unreadable`` set."""
-    return Record.decoder(Claim, PostgresCodec(), raw=("payload", "lease"))((row[0], lease, *row[1:]))
+    backoff = row[_BACKOFF] and decode_for_display(row[_BACKOFF])
+    row = (row[0], lease, *row[1:_BACKOFF], backoff, *row[_BACKOFF + 1 :])
+    return Record.decoder(Claim, PostgresCodec(), raw=("payload", "lease"))(row)
 
 
 def _claim(row: Row, lease: str, tags: int = -1) -> Claim:
     """A claim from ``CLAIM_COLUMNS``, with the tags at index ``tags``. Written out because of its speed: there are
     thousands per second."""
     backoff = row[_BACKOFF]
-    if backoff is not None and type(backoff) is not dict:
+    if backoff is not None and type(backoff := _backoff(backoff)) is not dict:
         raise ValueError("not a backoff")
-    fields: Any = (row[0], lease, *row[1:tags], texts(row[tags]) if row[tags] else ())
+    fields: Any = (
+        *(row[0], lease, *row[1:_BACKOFF], backoff, *row[_BACKOFF + 1 : tags]),
+        texts(row[tags]) if row[tags] else (),
+    )
     return Claim(*fields)
 
 
-_BACKOFF = CLAIM_COLUMNS.split(", ").index("c.backoff")
-
-
 @flow(writes=False, single=True, hot=True)
-def due_work(schema: str, lease: str | None, tenant: str) -> Steps[DueWork]:
-    text = f'select tasks, leads, next_in, notifies from "{schema}".due_work(%s::uuid, %s)'
-    rows = yield Statement(text, (lease or None, tenant))
-    tasks, leads, next_in, notifies = rows[0]
-    return DueWork(frozenset(tasks), leads, next_in, notifies)
+def due_work(schema: str, lease: str | None, tenant: str, ttl: float | None) -> Steps[DueWork]:
+    beat = f'"{schema}".heartbeat(%(lease)s::uuid, make_interval(secs => %(ttl)s), %(tenant)s)'
+    text = f'select d.*, {beat if ttl else "null"} from "{schema}".due_work(%(lease)s::uuid, %(tenant)s) d'
+    rows = yield Statement(text, {"lease": lease or None, "tenant": tenant, "ttl": ttl})
+    tasks, leads, next_in, notifies, renewed = rows[0]
+    return DueWork(frozenset(tasks), leads, next_in, notifies, renewed or (None if ttl is None else False))
 
 
-class PostgresLeases(Calls, Reader):
+class PostgresLeases(Calls):
     """``store.leases``."""
 
     @flow(single=True)
@@ -98,12 +104,14 @@ class PostgresLeases(Calls, Reader):
         queues: Sequence[str] | None = None,
         slots: int | None = None,
         version: str | None = None,
+        code: Code = UNKNOWN_CODE,
     ) -> Steps[Lease]:
+        """``kinds`` are the kinds with a handler, ``queues`` the queues it claims from and ``slots`` how many jobs it
+        runs at a time, so that Holdfast can explain why a job waits. None means any."""
         kind_names, queue_names = (None if names is None else list(names) for names in (kinds, queues))
         params = (holder, ttl, name, tenant, kind_names, queue_names, slots, version)
-        rows = yield self._call(
-            "open_lease", "%s, make_interval(secs => %s), %s, %s, null, %s::text[], %s::text[], %s, %s", *params
-        )
+        arguments = "%s, make_interval(secs => %s), %s, %s, %s::text[], %s::text[], %s, %s, %s, %s, %s::text[]"
+        rows = yield self._call("open_worker", arguments, *params, code.version, code.fingerprint, list(code.pins))
         return Lease(str(rows[0][0]), self.dialect.codec.time(rows[0][1]))
 
     @flow(single=True)
@@ -114,17 +122,18 @@ class PostgresLeases(Calls, Reader):
 
     @flow(single=True)
     def request_stop(self, worker: str, mode: StopMode, actor: str | None, tenant: str) -> Steps[bool]:
-        rows = yield self._call("request_stop", "%s, %s, %s, %s", worker, mode, tenant, actor)
-        return bool(rows[0][0])
+        """Request that the worker with this holder name stops. It reads the request with its next heartbeat. False when
+        no such worker is running in this scope."""
+        return (yield from self._flag("request_stop", "%s, %s, %s, %s", worker, mode, tenant, actor))
 
     @flow(single=True)
     def end(self, lease: str, why: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("end_lease", "%s, %s, %s", lease, why, tenant)
-        return bool(rows[0][0])
+        return (yield from self._flag("end_lease", "%s, %s, %s", lease, why, tenant))
 
     @flow(single=True)
     def cancellations(self, lease: str, tenant: str) -> Steps[int | None]:
-        rows = yield self._call("recalls", "%s, %s", lease, tenant)
+        """How often a job was cancelled or taken away under this lease; None when there is no such lease."""
+        rows = yield self._call("cancellations", "%s, %s", lease, tenant)
         return rows[0][0]  # type: ignore[no-any-return]
 
     @flow(writes=False, single=True)
@@ -153,6 +162,7 @@ class PostgresLeases(Calls, Reader):
 
     @flow(single=True, hot=True)
     def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Exchange]:
+        """Settle and claim under the request's lease, in one transaction and one round trip."""
         positions = [request.after.get(queue) for queue in request.queues] if request.after else []
         rows = yield Statement(
             self._exchange_text,
@@ -219,22 +229,20 @@ class PostgresLeases(Calls, Reader):
 
     @flow(single=True)
     def promote(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        rows = yield self._call("promote_due", "%s, %s", want, tenant)
-        return int(rows[0][0])
+        return (yield from self._number("promote_due", "%s, %s", want, tenant))
 
     @flow(single=True)
     def expire(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        rows = yield self._call("expire_overdue", "%s, %s", want, tenant)
-        return int(rows[0][0])
+        return (yield from self._number("expire_overdue", "%s, %s", want, tenant))
 
     @flow(single=True)
-    def reap(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
-        rows = yield self._call("reap_lapsed", "%s, %s", want, tenant)
+    def recover(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
+        rows = yield self._call("recover_leases", "%s, %s", want, tenant)
         leases, requeued, crashed, dead = rows[0]
         return Sweep(leases, requeued, crashed, tuple(map(str, dead)))
 
     @flow()
-    def set_aside(
+    def quarantine(
         self,
         lease: str | None,
         queues: Sequence[str],
@@ -242,7 +250,9 @@ class PostgresLeases(Calls, Reader):
         want: int = 1000,
         tenant: str = EVERY_TENANT,
     ) -> Steps[list[str]]:
+        """After a claim or a maintenance task failed: find the jobs whose rows the database refuses to update, and skip
+        them for ten minutes. Returns their ids. Without a lease, only the jobs of maintenance tasks are checked."""
         kind_names = None if kinds is None else list(kinds)
         call = "%s::uuid, %s::text[], %s::text[], %s, %s"
-        rows = yield self._call("set_aside", call, lease, list(queues), kind_names, want, tenant)
+        rows = yield self._call("quarantine", call, lease, list(queues), kind_names, want, tenant)
         return [str(row[0]) for row in rows]

@@ -8,7 +8,6 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event
 from holdfast.errors import InvalidInput, NotFound, Refused
 from holdfast.features.events.model import SentEvent
-from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.job_reads import LedgerReads
 from holdfast.stores.postgres.base import Calls
@@ -22,12 +21,12 @@ class PostgresLedger(Calls, LedgerReads):
     @flow(single=True)
     def read(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
         _check(cursor)
-        decode = Record.decoder(Event, self.dialect.codec)
-        rows = yield self._call("events_after", "%s, %s, %s", cursor, want, tenant)
-        return [decode(row) for row in rows]
+        return (yield from self._rows_as(Event, self._call("events_after", "%s, %s, %s", cursor, want, tenant)))
 
     @flow(single=True)
     def gone(self, cursor: str, tenant: str) -> Steps[int | None]:
+        """The number of the last event after this cursor that was purged since the cursor was issued; None when there
+        is none. ``clean`` events do not count: a purge can follow at once, before any consumer could read them."""
         _check(cursor)
         rows = yield self._call("events_gone", "%s, %s", cursor, tenant)
         number: int | None = rows[0][0]
@@ -35,20 +34,19 @@ class PostgresLedger(Calls, LedgerReads):
 
     @flow(writes=False)
     def end(self, tenant: str) -> Steps[str]:
-        text = "select s.last_value || ';' || pg_current_snapshot()::text from {event_seq} s"
+        """The current end of the ledger as a cursor: every later commit is after it."""
+        text = "select s.last_value || ';' || {ledger_snapshot}()::text from {event_seq} s"
         rows = yield from self._query(tenant, text)
         return str(rows[0][0])
 
     @flow(single=True)
     def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Steps[bool]:
-        rows = yield self._call("save_cursor", "%s, %s, %s, %s", consumer, cursor, was, tenant)
-        return bool(rows[0][0])
+        return (yield from self._flag("save_cursor", "%s, %s, %s, %s", consumer, cursor, was, tenant))
 
     @flow(single=True)
     def read_sent(self, cursor: str | None, want: int, tenant: str) -> Steps[list[SentEvent]]:
-        decode = Record.decoder(SentEvent, self.dialect.codec)
-        rows = yield self._call("app_events_after", "%s, %s, %s", cursor, want, tenant)
-        return [decode(row) for row in rows]
+        """Events sent by applications, in commit order. Their cursors differ from those of the ledger."""
+        return (yield from self._rows_as(SentEvent, self._call("app_events_after", "%s, %s, %s", cursor, want, tenant)))
 
     def _send_again(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
         """Send after a lost connection: the sender creates the id, which shows whether the first attempt committed."""

@@ -2,7 +2,7 @@
 
 A read would take four round trips: begin, bind to the tenant, query, commit. On a busy machine each of them waits for a
 processor on the server and for the client process to be scheduled, so the time of a short page is the number of its
-round trips. Statements sent together wait once, and need neither BEGIN nor COMMIT (docs/adr/0037).
+round trips. Statements sent together wait once, and need neither BEGIN nor COMMIT (docs/adr/0023).
 
 This needs prepared statements, and so a direct connection. Behind a pooler such as PgBouncer each transaction may run
 in another server process, where a prepared statement does not exist, or is another statement with the same name.

@@ -236,7 +236,7 @@ class Pools:
     async def loop_pool(self, hot: bool = False) -> LoopPool:
         """The pool of the running loop. Hot flows have their own: a pool hands out the connection that was idle
         longest, so in a shared pool they would move from backend to backend, and each would plan them again
-        (docs/adr/0034)."""
+        (docs/adr/0025)."""
         self._leave_to_parent()
         pools = self._loop_pools.setdefault(asyncio.get_running_loop(), {})
         loop_pool = pools.get(hot)

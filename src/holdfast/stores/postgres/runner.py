@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import psycopg
 
-from holdfast.stores.flow import Binding, Flow, Rows, Statement, Steps, WaitLimit, drive
+from holdfast.engine.operation import adrive, drive
+from holdfast.stores.flow import Flow, Rows, Statement, Steps, WaitLimit, adrive_steps, drive_steps
 from holdfast.stores.locks import fork_safe_lock
 from holdfast.stores.postgres.connections import AsyncStoreConnection, StoreConnection
 from holdfast.stores.postgres.errors import lost
@@ -158,14 +159,13 @@ def run_on(connection: Connection[Any], flow: Flow[T]) -> T:
     execute = connection.fetch if isinstance(connection, StoreConnection) else _fetch_on(connection)
     locally = isinstance(connection, StoreConnection) and connection.pins_locally
     if flow.single and not locally:
-        return drive(flow.start(), execute)
+        return drive(flow.start(), execute, Exception)
     if isinstance(connection, StoreConnection) and connection.batches and not flow.writes:
         return _read_on(connection, Reading(flow.start()))
-    binding = Binding()
     with connection.transaction():
         if locally:
             execute(PIN_LOCALLY)
-        return drive(flow.start(), lambda statement: [] if binding.is_redundant(statement) else execute(statement))
+        return drive_steps(flow.start(), execute)
 
 
 def _read_on(connection: StoreConnection, reading: Reading[T]) -> T:
@@ -174,14 +174,13 @@ def _read_on(connection: StoreConnection, reading: Reading[T]) -> T:
             reading.advance(connection.fetch_together(batch))
         if reading.over:
             return reading.result
-        binding = Binding()
         with connection.transaction():
-            return drive(reading.rest(), lambda each: [] if binding.is_redundant(each) else connection.fetch(each))
+            return drive_steps(reading.rest(), connection.fetch)
 
 
 def run_steps(connection: Connection[Any], steps: Steps[T]) -> T:
     """Run a part of a larger operation, which manages the transaction itself."""
-    return drive(steps, _fetch_on(connection))
+    return drive_steps(steps, _fetch_on(connection))
 
 
 def _fetch_on(connection: Connection[Any]) -> Callable[[Statement], Rows]:
@@ -195,13 +194,13 @@ def _fetch_on(connection: Connection[Any]) -> Callable[[Statement], Rows]:
 async def arun_on(connection: AsyncStoreConnection, flow: Flow[T]) -> T:
     """Run a flow on an async connection, as ``run_on`` does."""
     if flow.single and not connection.pins_locally:
-        return await _adrive(flow.start(), connection)
+        return await adrive(flow.start(), connection.fetch, Exception)
     if connection.batches and not flow.writes:
         return await _aread_on(connection, Reading(flow.start()))
     async with connection.transaction():
         if connection.pins_locally:
             await connection.fetch(PIN_LOCALLY)
-        return await _adrive(flow.start(), connection)
+        return await adrive_steps(flow.start(), connection.fetch)
 
 
 async def _aread_on(connection: AsyncStoreConnection, reading: Reading[T]) -> T:
@@ -211,24 +210,7 @@ async def _aread_on(connection: AsyncStoreConnection, reading: Reading[T]) -> T:
         if reading.over:
             return reading.result
         async with connection.transaction():
-            return await _adrive(reading.rest(), connection)
-
-
-async def _adrive(steps: Steps[T], connection: AsyncStoreConnection) -> T:
-    try:
-        statement, binding = next(steps), Binding()
-        while True:
-            if binding.is_redundant(statement):
-                statement = steps.send([])
-            elif statement.batch:
-                statement = steps.send([await connection.fetch(each) for each in statement.batch])
-            else:
-                statement = steps.send(await connection.fetch(statement))
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    finally:
-        steps.close()
+            return await adrive_steps(reading.rest(), connection.fetch)
 
 
 RETRIES = 6

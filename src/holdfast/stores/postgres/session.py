@@ -1,4 +1,4 @@
-"""The settings of a session that our statements rely on, and the detection of poolers (docs/adr/0061).
+"""The settings of a session that our statements rely on, and the detection of poolers (docs/adr/0035).
 
 A role or a database can carry any setting (``alter role … set``), and so can ``PGOPTIONS``. On a direct connection ours
 are set once, in the statement that detects poolers, so they cost no round trip. Behind a pooler such as PgBouncer each

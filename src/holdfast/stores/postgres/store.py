@@ -15,13 +15,11 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.engine.redaction import shown_url
-from holdfast.errors import InvalidSetting, StoreUnavailable
+from holdfast.errors import InvalidSetting, StoreError, StoreUnavailable
 from holdfast.features.health.model import DEFAULT_THRESHOLDS, Concern, Thresholds
-from holdfast.stores.action_triggers import postgres_triggers
-from holdfast.stores.due import DueWork, maintaining
-from holdfast.stores.flow import Flow, patience_of
+from holdfast.stores.flow import Flow, maintaining, wait_limit_of
 from holdfast.stores.listener import Names
-from holdfast.stores.migrations import Execute, Plan, Script
+from holdfast.stores.migrations import Execute
 from holdfast.stores.outage import Outage
 from holdfast.stores.postgres.borrowed import ApplicationConnections
 from holdfast.stores.postgres.connections import CONNECTION, StoreConnection, connected, prepare_connection
@@ -30,19 +28,21 @@ from holdfast.stores.postgres.errors import lost, translate
 from holdfast.stores.postgres.leases import due_work
 from holdfast.stores.postgres.listener import PostgresListener
 from holdfast.stores.postgres.migrations import (
-    CODE_FILES,
-    comments_on_code,
     migrate_on,
     migrate_within,
     migration_script,
+    plan_with,
     status,
     status_on,
 )
 from holdfast.stores.postgres.pools import CONNECT_WITHIN, Pools, take_now
+from holdfast.stores.postgres.removal import down_on, plan_on, uninstall_on
+from holdfast.stores.postgres.replica import ANSWER_WITHIN as REPLICA_ANSWERS_WITHIN
+from holdfast.stores.postgres.replica import Replica
 from holdfast.stores.postgres.roles import logins
 from holdfast.stores.postgres.runner import RETRIES, Watchdog, arun_on, can_retry, only_once, pause, run_on
 from holdfast.stores.postgres.transactions import PostgresTransactions
-from holdfast.stores.requests import Finding, Login, SchemaStatus
+from holdfast.stores.requests import DueWork, Finding, Login, MigrationStep, Removal, SchemaStatus
 
 if TYPE_CHECKING:
     from holdfast.stores.application_pool import ApplicationPool
@@ -109,9 +109,7 @@ class PostgresDatabase(PostgresTransactions):
         _check_url(url)
         self.url = url
         self.schema_name = schema
-        self._plan = Plan.of(
-            CODE_FILES, features, Script("action_triggers", postgres_triggers()), comments_on_code(features)
-        )
+        self._plan = plan_with(features)
         self._size = pool_size
         self.outage = Outage()
         self._pools = Pools(url, pool_size, min(self.pipeline_depth, pool_size), self.outage)
@@ -119,14 +117,26 @@ class PostgresDatabase(PostgresTransactions):
         self._watchdog = Watchdog(functools.partial(_name_blockers, url, schema))
         self._listener = PostgresListener(url, schema, self.outage)
         self._application = None if pool is None else ApplicationConnections(pool, self._watchdog, answer_within)
+        self._replica: Replica | None = None
+
+    def read_from(self, url: str) -> None:
+        """Let this standby serve requests that only read."""
+        self._replica = Replica(
+            PostgresDatabase(url, schema=self.schema_name, pool_size=self._size, answer_within=REPLICA_ANSWERS_WITHIN)
+        )
 
     # --- running flows ---
 
     def run(self, flow: Flow[T]) -> T:
         if self._application is not None and self._application.serves():
             return self._application.run(flow)
+        if self._replica is not None and self._replica.serves(self, flow):
+            try:
+                return self._replica.store.run(flow)
+            except StoreError as error:
+                self._replica.failed(error)
         timeout, end = self._timeout(flow)
-        limit = patience_of.get()
+        limit = wait_limit_of.get()
         for attempt in range(RETRIES + self._size):
             try:
                 pool = self._pools.thread_pool()
@@ -156,14 +166,19 @@ class PostgresDatabase(PostgresTransactions):
 
     def _timeout(self, flow: Flow[Any]) -> tuple[float, float]:
         """How long to wait for a response, and until when to retry."""
-        timeout = flow.patience or self._answer_within
+        timeout = flow.response_timeout or self._answer_within
         return timeout, time.monotonic() + 2 * timeout
 
     async def arun(self, flow: Flow[T]) -> T:
         if self._application is not None and self._application.serves_loop(flow):
             return await self._application.arun(flow)
+        if self._replica is not None and await self._replica.aserves(self, flow):
+            try:
+                return await self._replica.store.arun(flow)
+            except StoreError as error:
+                self._replica.failed(error)
         timeout, end = self._timeout(flow)
-        limit = patience_of.get()
+        limit = wait_limit_of.get()
         for attempt in range(RETRIES + self._size):
             try:
                 brief = maintaining.get()
@@ -193,18 +208,27 @@ class PostgresDatabase(PostgresTransactions):
     def listening(self) -> bool:
         return self._listener.listening
 
-    async def due_work(self, lease: str | None, tenant: str) -> DueWork | None:
-        return await self.arun(due_work(self.schema_name, lease, tenant))
+    async def due_work(self, lease: str | None, tenant: str, ttl: float | None = None) -> DueWork | None:
+        return await self.arun(due_work(self.schema_name, lease, tenant, ttl))
 
-    def listen(self, notify: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
-        return self._listener.add(notify, names)
+    def listen(
+        self, notify: Callable[[str], None], names: Names | None = None, awaited: Names | None = None
+    ) -> Callable[[], None]:
+        return self._listener.add(notify, names, awaited)
+
+    def refresh_listening(self) -> None:
+        self._listener.refresh()
 
     def close(self) -> None:
         self._listener.close()
         self._pools.close()
+        if self._replica is not None:
+            self._replica.store.close()
 
     async def leave_loop(self) -> None:
         await self._pools.leave_loop()
+        if self._replica is not None:
+            await self._replica.store.leave_loop()
 
     async def aclose(self) -> None:
         await self.leave_loop()
@@ -221,11 +245,23 @@ class PostgresDatabase(PostgresTransactions):
 
     def migrate(self) -> SchemaStatus:
         with self._connected() as connection:
-            return migrate_on(connection, self._plan, self.schema_name)
+            return migrate_on(connection, self._plan, self.schema_name, self._connected)
 
     def migrate_within(self, connection: Execute) -> None:
         """Create or update the schema in the transaction that is open on a caller's connection."""
         migrate_within(connection, self._plan, self.schema_name)
+
+    def migration_plan(self) -> list[MigrationStep]:
+        with self._connected() as connection:
+            return plan_on(connection, self._plan, self.schema_name)
+
+    def migrate_down(self, release: str) -> list[str]:
+        with self._connected() as connection:
+            return down_on(connection, self._plan, self.schema_name, release)
+
+    def uninstall(self, *, dry: bool, force: bool = False, roles: bool = False) -> Removal:
+        with self._connected() as connection:
+            return uninstall_on(connection, self._plan, self.schema_name, dry=dry, force=force, roles=roles)
 
     def check_writable(self) -> None:
         """Checks the settings: a server with a full disk stops, but a standby or a read-only server still reads."""
@@ -255,7 +291,8 @@ class PostgresDatabase(PostgresTransactions):
         with self._connected() as connection:
             settings = CONNECTION | {"conninfo": self.url}
             status = status_on(connection, self._plan, self.schema_name)
-            return diagnose(connection, settings, self.schema_name, status, self.most_connections)
+            findings = diagnose(connection, settings, self.schema_name, status, self.most_connections)
+        return findings if self._replica is None else [*findings, self._replica.finding(self)]
 
     def logins(self) -> list[Login]:
         with self._connected() as connection:

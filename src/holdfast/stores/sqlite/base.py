@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import fields
 from datetime import datetime, timedelta
+from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.times import MICROSECOND
 from holdfast.errors import StaleLease
 from holdfast.stores.codecs import micros
-from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.flow import Rows, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.reader import LONGEST_TERM, Dialect
 from holdfast.stores.sqlite.codec import NEVER, SqliteCodec
@@ -42,6 +44,14 @@ def end_write() -> Steps[None]:
     yield _UNSIGN
 
 
+def write(actor: str | None, text: str, /, **params: Any) -> Steps[Rows]:
+    """A write of one statement, which may use ``:actor`` and the time ``:now``; returns its rows."""
+    now = yield from begin_write(actor)
+    rows = yield Statement(text, {"actor": actor, "now": now, **params})
+    yield from end_write()
+    return rows
+
+
 def act_under(lease: str, tenant: str) -> Steps[int]:
     """Sign as the holder of a lease, which must exist in exactly this scope."""
     rows = yield Statement("SELECT holder FROM holdfast_lease WHERE id = ? AND tenant = ?", (lease, tenant))
@@ -60,6 +70,19 @@ def note_action(
         " VALUES (?, (SELECT now FROM holdfast_present), (SELECT actor FROM holdfast_present), ?, ?, ?, ?, ?, ?)",
         (tenant, event_type, subject, name, changed, *(span or (None, None))),
     )
+
+
+def upsert(table: str, record: type[Any], keep: str, compare: str = "", skip: str = "") -> str:
+    """Insert a row with the fields of a record, without those in ``skip``, or else update its columns, except those in
+    ``keep``: its key and when it was created. With ``compare``, only if one of these columns differs."""
+    names = [field.name for field in fields(record) if field.name not in skip.split()]
+    changed = ", ".join(f"{name} = excluded.{name}" for name in names if name not in keep.split())
+    text = f"INSERT INTO {table} AS t ({', '.join(names)}) VALUES (:{', :'.join(names)})"
+    text += f" ON CONFLICT DO UPDATE SET {changed}"
+    columns = compare.split()
+    if columns:
+        text += f" WHERE (t.{', t.'.join(columns)}) IS NOT (excluded.{', excluded.'.join(columns)})"
+    return text
 
 
 def ids_json(ids: Iterable[object]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.engine.job import Claim, Holding, Lease, Renewal, StopMode
+from holdfast.engine.requirement import UNKNOWN_CODE, Code
 from holdfast.errors import Refused, StaleLease
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
@@ -27,10 +29,11 @@ from holdfast.stores.sqlite.admission import (
 from holdfast.stores.sqlite.base import NOT_QUARANTINED, act_under, any_tenant, begin_write, end_write, ids_json
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.fair_shares import Share, advance, pick_fairly, share_of, share_when_needed
+from holdfast.stores.sqlite.requirements import MET, PIN
 
 _OPEN = (
-    "INSERT INTO holdfast_lease (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots, version)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO holdfast_lease (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots, version,"
+    " app_version, code, pins) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _RENEW = (
     # After the clock was set back, the old end of the lease is too far in the future.
@@ -50,16 +53,15 @@ _END = (
 _LIVE = (
     "SELECT name, NOT EXISTS (SELECT 1 FROM holdfast_executor WHERE label > '')"
     " AND NOT (SELECT listed_only FROM holdfast_dispatch WHERE id = 1)"
-    " OR EXISTS (SELECT 1 FROM holdfast_executor e WHERE e.label = holdfast_lease.name AND e.role = 'executor')"
-    " FROM holdfast_lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
+    " OR EXISTS (SELECT 1 FROM holdfast_executor e WHERE e.label = holdfast_lease.name AND e.role = 'executor'),"
+    " app_version, pins FROM holdfast_lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
 )
 
 _CLAIMABLE = (
     "s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
     " AND (s.deadline_at IS NULL OR s.deadline_at > :now)"
     " AND (:kinds IS NULL OR s.kind IN (SELECT value FROM json_each(:kinds)))"
-    # The subquery runs once per statement, and only if a job names an executor.
-    " AND (s.executor IS NULL OR s.executor = (SELECT l.name FROM holdfast_lease l WHERE l.id = :lease))"
+    f" AND {MET}"
     " AND (:any OR s.tenant = :tenant)"
     " AND (:barred IS NULL OR s.tenant NOT IN (SELECT value FROM json_each(:barred)))"
     f" AND s.id {NOT_QUARANTINED}"
@@ -88,15 +90,15 @@ EXTRA = 50
 _PEEK = f"SELECT 1 FROM holdfast_job_state s INDEXED BY holdfast_claimable WHERE {_CLAIMABLE} LIMIT 1"
 _ANY_PAUSE = Statement("SELECT 1 FROM holdfast_pause LIMIT 1")
 _CANCELLATIONS = (
-    "SELECT coalesce(r.times, 0) FROM holdfast_lease l LEFT JOIN holdfast_recall r ON r.lease = l.id WHERE l.id = ?"
-    " AND l.tenant = ?"
+    "SELECT coalesce(r.times, 0) FROM holdfast_lease l LEFT JOIN holdfast_cancellation r ON r.lease = l.id"
+    " WHERE l.id = ? AND l.tenant = ?"
 )
 _HOLDINGS = (
     "SELECT s.id, s.attempt, s.state = 'in_progress' FROM holdfast_job_state s JOIN holdfast_lease l ON l.id = s.lease"
     " WHERE s.lease = ? AND l.tenant = ? AND s.state IN ('leased', 'in_progress')"
 )
 _TAKE = (
-    "UPDATE holdfast_job_state SET state = 'in_progress', lease = ?, settled_by = NULL, note = NULL, held_by = NULL,"
+    "UPDATE holdfast_job_state SET state = 'in_progress', lease = ?, settled_by = NULL, note = ?, held_by = NULL,"
     " attempt = attempt + 1, started_at = ? WHERE n IN (SELECT value FROM json_each(?))"
 )
 _CLAIM = (
@@ -104,9 +106,9 @@ _CLAIM = (
     " WHERE n IN (SELECT value FROM json_each(?))"
 )
 _START = (
-    "UPDATE holdfast_job_state SET state = 'in_progress', attempt = attempt + 1, started_at = :now, note = NULL"
+    "UPDATE holdfast_job_state SET state = 'in_progress', attempt = attempt + 1, started_at = :now, note = :note"
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND +lease = :lease AND +state = 'leased'"
-    " AND (deadline_at IS NULL OR deadline_at > :now) RETURNING id, attempt"
+    " AND (deadline_at IS NULL OR deadline_at > :now) RETURNING id, attempt, n"
 )
 _RELEASE = (
     "UPDATE holdfast_job_state SET state = 'queued', lease = NULL, note = NULL"
@@ -114,10 +116,28 @@ _RELEASE = (
 )
 
 
-def lease_state(request: ClaimRequest, now: int) -> Steps[tuple[bool, bool]]:
-    """Whether the lease is live, and whether its executor label is (still) on the allowlist."""
-    rows = yield Statement(_LIVE, (request.lease, request.tenant, now))
-    return bool(rows), bool(rows) and bool(rows[0][1])
+class LeaseState(NamedTuple):
+    """Whether a lease is live, whether its executor label is (still) on the allowlist, and what its worker runs."""
+
+    live: bool = False
+    may_claim: bool = False
+    version: str | None = None
+    pins: str | None = None
+
+    @property
+    def note(self) -> str | None:
+        """What the event of a start records."""
+        return None if self.version is None else json.dumps({"version": self.version})
+
+    def pin(self, numbers: str) -> Steps[None]:
+        """Pin jobs that start to the version, if their kinds say so."""
+        if self.pins is not None:
+            yield Statement(PIN, {"version": self.version, "numbers": numbers, "pins": self.pins})
+
+
+def lease_state(lease: str, tenant: str, now: int) -> Steps[LeaseState]:
+    rows = yield Statement(_LIVE, (lease, tenant, now))
+    return LeaseState(True, bool(rows[0][1]), *rows[0][2:]) if rows else LeaseState()
 
 
 def executor_refused() -> Refused:
@@ -245,12 +265,15 @@ class SqliteLeaseRows:
         queues: Sequence[str] | None = None,
         slots: int | None = None,
         version: str | None = None,
+        code: Code = UNKNOWN_CODE,
     ) -> Steps[Lease]:
         now = yield from begin_write(None)
         lease, until = str(uuid.uuid4()), now + in_micros(ttl)
         kind_names, queue_names = (None if names is None else ids_json(names) for names in (kinds, queues))
         yield from share_when_needed(tenant)
-        yield Statement(_OPEN, (lease, tenant, name, holder, until, now, now, kind_names, queue_names, slots, version))
+        pins = ids_json(code.pins) if code.pins and code.version is not None else None
+        facts = (kind_names, queue_names, slots, version, code.version, code.fingerprint, pins)
+        yield Statement(_OPEN, (lease, tenant, name, holder, until, now, now, *facts))
         yield from end_write()
         return Lease(lease, from_micros(until))
 
@@ -281,16 +304,16 @@ class SqliteLeaseRows:
     @flow()
     def claim(self, request: ClaimRequest) -> Steps[list[Claim]]:
         now = yield from act_under(request.lease, request.tenant)
-        alive, allowed = yield from lease_state(request, now)
-        if not alive:
+        lease = yield from lease_state(request.lease, request.tenant, now)
+        if not lease.live:
             raise StaleLease(f"lease {request.lease} is not live")
-        if not allowed:
+        if not lease.may_claim:
             raise executor_refused()
-        claims, _ = yield from self.take(request, now)
+        claims, _ = yield from self.take(request, now, lease)
         yield from end_write()
         return claims
 
-    def take(self, request: ClaimRequest, now: int) -> Steps[tuple[list[Claim], float | None]]:
+    def take(self, request: ClaimRequest, now: int, lease: LeaseState) -> Steps[tuple[list[Claim], float | None]]:
         """Claim jobs, within a signed write that has checked the lease. Also returns the seconds until a rate limit
         with waiting jobs has capacity again."""
         picked: list[Row] = []
@@ -307,7 +330,8 @@ class SqliteLeaseRows:
         if picked:
             numbers = ids_json(row[0] for row in picked)
             if request.begin:
-                yield Statement(_TAKE, (request.lease, now, numbers))
+                yield from lease.pin(numbers)
+                yield Statement(_TAKE, (request.lease, lease.note, now, numbers))
             else:
                 yield Statement(_CLAIM, (request.lease, numbers))
         return claims_of(picked), (yield from next_in(now)) if limited else None
@@ -325,9 +349,11 @@ class SqliteLeaseRows:
     @flow()
     def start(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[dict[str, int]]:
         now = yield from act_under(lease, tenant)
-        rows = yield Statement(_START, {"now": now, "ids": ids_json(ids), "lease": lease})
+        held = yield from lease_state(lease, tenant, now)
+        rows = yield Statement(_START, {"now": now, "ids": ids_json(ids), "lease": lease, "note": held.note})
+        yield from held.pin(ids_json(row[2] for row in rows))
         yield from end_write()
-        return dict(rows)  # type: ignore[arg-type]
+        return {job_id: attempt for job_id, attempt, _ in rows}
 
     @flow()
     def release(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[list[str]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from holdfast.engine.job import JobSpec
@@ -52,34 +54,60 @@ OPTIONAL = (
 
 def insert_jobs(specs: Sequence[JobSpec], tenant: str, now: int) -> Statement:
     """One insert for a batch. Most batches use no optional column, and binding them is half the work."""
-    common = [
-        (
-            spec.id,
-            tenant,
-            spec.kind,
-            spec.queue,
-            spec.payload,
-            spec.priority,
-            spec.retry.max_attempts,
-            spec.retry.max_crashes,
-            spec.enqueued_by,
-            spec.source_system,
-            now,
-        )
-        for spec in specs
-    ]
+    common = [(*_common_values(spec, tenant), now) for spec in specs]
     optional = [_optional_values(spec, now) for spec in specs]
     if all(values is _NO_OPTIONS for values in optional):
-        return Statement(_INSERT_COMMON, common, many=True)
-    return Statement(_INSERT_ALL, [(*one, *two) for one, two in zip(common, optional, strict=True)], many=True)
+        return _insert_rows(COMMON, common)
+    return _insert_rows(f"{COMMON}, {OPTIONAL}", [(*one, *two) for one, two in zip(common, optional, strict=True)])
 
 
-def _insert(columns: str) -> str:
-    return f"INSERT INTO holdfast_job ({columns}) VALUES ({', '.join('?' * (columns.count(',') + 1))})"
+def _insert_rows(columns: str, rows: Sequence[tuple[Any, ...]]) -> Statement:
+    """Several rows a statement: each statement sets up the programs of all triggers again, which takes as long as the
+    insert of its row."""
+    statements, start = [], 0
+    for size in ROWS_AT_ONCE:
+        text = _insert(columns, size)
+        while len(rows) - start >= size:
+            statements.append(Statement(text, tuple(chain.from_iterable(rows[start : start + size]))))
+            start += size
+    return Statement("", batch=tuple(statements))
 
 
-_INSERT_COMMON = _insert(COMMON)
-_INSERT_ALL = _insert(f"{COMMON}, {OPTIONAL}")
+def insert_plain(spec: JobSpec, tenant: str) -> Statement | None:
+    """The insert of one job that uses no optional column; None for others. It returns no row where there are rules."""
+    if spec.references is not None or _optional_values(spec, 0) is not _NO_OPTIONS:
+        return None
+    return Statement(_INSERT_PLAIN, _common_values(spec, tenant))
+
+
+def _common_values(spec: JobSpec, tenant: str) -> tuple[Any, ...]:
+    return (
+        spec.id,
+        tenant,
+        spec.kind,
+        spec.queue,
+        spec.payload,
+        spec.priority,
+        spec.retry.max_attempts,
+        spec.retry.max_crashes,
+        spec.enqueued_by,
+        spec.source_system,
+    )
+
+
+ROWS_AT_ONCE = (100, 10, 1)
+
+
+@functools.cache
+def _insert(columns: str, rows: int) -> str:
+    row = f"({', '.join('?' * (columns.count(',') + 1))})"
+    return f"INSERT INTO holdfast_job ({columns}) VALUES {', '.join([row] * rows)}"
+
+
+_INSERT_PLAIN = (
+    f"INSERT INTO holdfast_job ({COMMON}) SELECT {'?, ' * COMMON.count(',')}(SELECT now FROM holdfast_present)"
+    " FROM holdfast_dispatch WHERE id = 1 AND NOT ruled AND NOT registered RETURNING 1"
+)
 _NO_OPTIONS: tuple[Any, ...] = (None, None, None, None, None, "[]", *[None] * 10)
 
 

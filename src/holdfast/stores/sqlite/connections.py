@@ -20,8 +20,8 @@ from typing import Literal, Self
 
 from holdfast.engine.redaction import shown_url
 from holdfast.errors import InvalidSetting, StoreUnavailable
+from holdfast.stores.host_files import private_handle
 from holdfast.stores.locks import fork_safe_lock
-from holdfast.stores.private_files import private_handle
 from holdfast.stores.sqlite.errors import is_busy, translate
 
 # Without the prefix `fuse.` of file systems in user space.
@@ -287,8 +287,9 @@ class Connections:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             # A checkpointed log is overwritten from its beginning but keeps its size, and its size triggers our
-            # checkpoints. Without this limit, one long log would cause a checkpoint after every write.
-            connection.execute(f"PRAGMA journal_size_limit = {CHECKPOINT_BYTES // 4}")
+            # checkpoints: without this limit, one long log would cause a checkpoint after every write. The limit is
+            # close below, because each commit that extends the file also waits for the file system's journal.
+            connection.execute(f"PRAGMA journal_size_limit = {CHECKPOINT_BYTES * 63 // 64}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cache_size = -16000")
         # Statements that fire triggers have a statement journal; on disk it would cost more than their work.

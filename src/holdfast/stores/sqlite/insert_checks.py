@@ -93,15 +93,15 @@ def pending_of(tenant: str, now: int, running: bool) -> Steps[int]:
     return int(pending)
 
 
-_REFUSING = f"SELECT {Record.columns(Pause)} FROM holdfast_pause WHERE refuse_enqueue AND (until IS NULL OR until > ?)"
+_PAUSES = f"SELECT {Record.columns(Pause)} FROM holdfast_pause WHERE until IS NULL OR until > ?"
 
 
 def refuse_paused(specs: Iterable[JobSpec], tenant: str, now: int) -> Steps[None]:
     """Raise if a pause refuses one of the jobs. Called only where there are rules."""
     decode = Record.decoder(Pause, SqliteCodec())
-    for pause in [decode(row) for row in (yield Statement(_REFUSING, (now,)))]:
+    for pause in [decode(row) for row in (yield Statement(_PAUSES, (now,)))]:
         for spec in specs:
-            if pause.holds(tenant, spec.queue, spec.kind, spec.agent):
+            if pause.refuses(tenant, spec.queue, spec.kind, spec.agent):
                 raise refused(pause, spec.kind)
 
 

@@ -19,11 +19,14 @@ from holdfast.stores.codecs import Record, from_micros, in_micros, micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.job_reads import JOB_COLUMNS, JobReads, index_name
 from holdfast.stores.requests import OperatorAction, Reschedule
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json, sign_enqueue
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json
 from holdfast.stores.sqlite.codec import NEVER
-from holdfast.stores.sqlite.enqueue import add
+from holdfast.stores.sqlite.enqueue import enqueue
 from holdfast.stores.sqlite.insert_checks import rule_for
 from holdfast.stores.sqlite.order import move_job
+
+SHORT = 100
+"""Jobs of a batch that may share its commit with others."""
 
 _FIND = (
     "SELECT id, state, retries, due_at FROM holdfast_job_state"
@@ -48,7 +51,7 @@ _RESCHEDULE = (
     " WHERE id IN (SELECT value FROM json_each(:ids))"
 )
 _COUNT_CANCELLATION = (
-    "INSERT INTO holdfast_recall (lease, times) SELECT DISTINCT lease, 1 FROM holdfast_job_state"
+    "INSERT INTO holdfast_cancellation (lease, times) SELECT DISTINCT lease, 1 FROM holdfast_job_state"
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND lease IS NOT NULL"
     " ON CONFLICT (lease) DO UPDATE SET times = times + 1"
 )
@@ -130,12 +133,12 @@ _REPLACEABLE = (
 # The guard of the payload requires the event that this writes.
 _NOTE_REPLACED = (
     "UPDATE holdfast_job_state SET note = json_set(json_remove(coalesce(note, '{}'), '$.moved', '$.rescheduled'),"
-    " '$.replaced', json_set(json(:told), '$.times',"
+    " '$.replaced', json_set(json(:details), '$.times',"
     " 1 + (SELECT count(*) FROM holdfast_event e WHERE e.job_id = :job AND e.type = 'replace')))"
     " WHERE id = :job"
 )
 _ORPHAN_REPLACED = (
-    "INSERT INTO holdfast_leftover (tenant, ref, job_id, at, again_at)"
+    "INSERT INTO holdfast_orphaned_file (tenant, ref, job_id, at, again_at)"
     " SELECT :tenant, o.ref, substr(o.ref, -101, 36), :now, :now"
     " FROM (SELECT CASE WHEN :was LIKE '{\"$holdfast\":%'"
     " THEN json_extract(:was, '$.\"$holdfast\".stored') END AS ref) o"
@@ -260,7 +263,7 @@ class SqliteJobs(SqlitePart, JobReads):
         if refusal is None and old_payload != payload:
             old, new = (content_digest("payload", job_id, text).hex() for text in (old_payload, payload))
             details = json.dumps({"old": old, "new": new, "size": len(payload.encode()), "reason": reason})
-            params = {"job": job_id, "told": details, "payload": payload, "was": old_payload, "now": now}
+            params = {"job": job_id, "details": details, "payload": payload, "was": old_payload, "now": now}
             for text in (_NOTE_REPLACED, _REPLACE, _ORPHAN_REPLACED):
                 yield Statement(text, params | {"tenant": job_tenant})
         yield from end_write()
@@ -310,12 +313,9 @@ class SqliteJobs(SqlitePart, JobReads):
             None if renewed is None else from_micros(renewed),
         )
 
-    @flow(notifies=True)
+    @flow(notifies=True, short=lambda _, specs, tenant: len(specs) <= SHORT)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
-        now, ruled = yield from sign_enqueue()
-        results = yield from add(specs, tenant, now, ruled)
-        yield from end_write()
-        return results
+        return (yield from enqueue(specs, tenant))
 
     @flow(notifies=True)
     def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Steps[Verdict]:

@@ -1,7 +1,7 @@
-"""``store.leases`` on SQLite: exchange, settle, promote, expire, reap, and ``set_aside``.
+"""``store.leases`` on SQLite: exchange, settle, promote, expire, recover, and ``quarantine``.
 
 A statement that updates a batch of jobs fails as a whole when one row breaks a rule. Such a row can only have been
-written without using the operations. ``set_aside`` tries each candidate alone, in a savepoint that is always rolled
+written without using the operations. ``quarantine`` tries each candidate alone, in a savepoint that is always rolled
 back, and quarantines those that fail: claims and maintenance skip them for a while. It runs only after a failure; the
 normal path pays for one read of an empty table.
 """
@@ -56,8 +56,8 @@ _ANCHOR = (
     "UPDATE holdfast_lease SET until = :now + (until - renewed_at), renewed_at = :now"
     " WHERE ended_at IS NULL AND renewed_at > :now + 5000000 AND (:any OR tenant = :tenant)"
 )
-_LAPSE = (
-    "UPDATE holdfast_lease SET ended_at = :now, ended_why = 'lapsed' WHERE id IN ("
+_EXPIRED_LEASES = (
+    "UPDATE holdfast_lease SET ended_at = :now, ended_why = 'expired' WHERE id IN ("
     "SELECT id FROM holdfast_lease WHERE ended_at IS NULL AND until <= :now AND (:any OR tenant = :tenant)"
     " ORDER BY until LIMIT :want) RETURNING 1"
 )
@@ -71,7 +71,7 @@ _HELD = (
     f" AND id {NOT_QUARANTINED} ORDER BY id LIMIT :want"
 )
 _REQUEUE = (
-    "UPDATE holdfast_job_state SET state = 'queued', lease = NULL, note = '{\"reason\": \"lease_lapsed\"}'"
+    "UPDATE holdfast_job_state SET state = 'queued', lease = NULL, note = '{\"reason\": \"lease_expired\"}'"
     " WHERE n IN (SELECT value FROM json_each(?))"
 )
 _LOST, _LOST_HOW = "worker_lost", "the worker that ran this job stopped renewing its lease"
@@ -143,15 +143,15 @@ def _peek(_: object, settlements: Sequence[Settlement], request: ClaimRequest) -
     if settlements:
         return None
     rows = yield Statement("SELECT now FROM holdfast_present")
-    alive, allowed = yield from lease_state(request, rows[0][0])
-    if alive and not allowed and request.want > 0:
+    state = yield from lease_state(request.lease, request.tenant, rows[0][0])
+    if state.live and not state.may_claim and request.want > 0:
         raise executor_refused()
     next_in: float | None = None
-    if alive and request.want > 0:
+    if state.live and request.want > 0:
         has_jobs, next_in = yield from has_work(request, rows[0][0])
         if has_jobs:
             return None
-    return Exchange([], [], alive, next_in=next_in)
+    return Exchange([], [], state.live, next_in=next_in)
 
 
 QUARANTINE = 600 * 1_000_000
@@ -226,15 +226,16 @@ class SqliteLeases(SqliteLeaseRows):
     def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Exchange]:
         now = yield from act_under(request.lease, request.tenant)
         stale = (yield from end_attempts(request.lease, settlements, now)) if settlements else []
-        alive, allowed = yield from lease_state(request, now)
+        state = yield from lease_state(request.lease, request.tenant, now)
         # An executor that was removed from the allowlist keeps its settlements, but claims nothing more.
-        claims, next_in = (yield from self.take(request, now)) if alive and allowed and request.want > 0 else ([], None)
+        may = state.live and state.may_claim and request.want > 0
+        claims, next_in = (yield from self.take(request, now, state)) if may else ([], None)
         yield from end_write()
-        return Exchange(claims, stale, alive, next_in=next_in)
+        return Exchange(claims, stale, state.live, next_in=next_in)
 
     @maintenance_flow(0, _idle_unless(_IS_DUE, 0))
     def promote(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        now = yield from begin_write("promoter")
+        now = yield from begin_write("maintenance")
         yield from share_when_needed(tenant)
         rows = yield Statement(_PROMOTE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         yield from end_write()
@@ -242,17 +243,17 @@ class SqliteLeases(SqliteLeaseRows):
 
     @maintenance_flow(0, _idle_unless(_IS_OVERDUE, 0))
     def expire(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        now = yield from begin_write("promoter")
+        now = yield from begin_write("maintenance")
         rows = yield Statement(_EXPIRE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         yield from end_write()
         return len(rows)
 
     @maintenance_flow(Sweep(0, 0, 0), _idle_unless(_IS_LAPSED, Sweep(0, 0, 0)))
-    def reap(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
-        now = yield from begin_write("reaper")
+    def recover(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
+        now = yield from begin_write("recovery")
         scope = {"any": any_tenant(tenant), "tenant": tenant, "want": want}
         yield Statement(_ANCHOR, {"now": now, **scope})
-        lapsed = yield Statement(_LAPSE, {"now": now, **scope})
+        expired = yield Statement(_EXPIRED_LEASES, {"now": now, **scope})
         unswept = yield Statement(_UNSWEPT, scope)
         leased: list[int] = []
         begun: list[int] = []
@@ -261,15 +262,17 @@ class SqliteLeases(SqliteLeaseRows):
             leases = ids_json(row[0] for row in unswept)
             held = yield Statement(_HELD, {"leases": leases, "want": want, "now": now})
             leased, begun = yield from free(held, now)
-            yield Statement("DELETE FROM holdfast_recall WHERE lease IN (SELECT value FROM json_each(?))", (leases,))
+            yield Statement(
+                "DELETE FROM holdfast_cancellation WHERE lease IN (SELECT value FROM json_each(?))", (leases,)
+            )
             yield Statement(_SWEPT, (now, leases))
             if begun:
                 dead = yield Statement(_DEAD, (ids_json(begun),))
         yield from end_write()
-        return Sweep(len(lapsed), len(leased), len(begun), tuple(row[0] for row in dead))
+        return Sweep(len(expired), len(leased), len(begun), tuple(row[0] for row in dead))
 
     @flow()
-    def set_aside(
+    def quarantine(
         self,
         lease: str | None,
         queues: Sequence[str],
@@ -277,7 +280,7 @@ class SqliteLeases(SqliteLeaseRows):
         want: int = 1000,
         tenant: str = EVERY_TENANT,
     ) -> Steps[list[str]]:
-        now = yield from begin_write("reaper")
+        now = yield from begin_write("recovery")
         live = yield Statement(_LIVE, (lease, tenant, now))
         scope = {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want, "queues": ids_json(queues)}
         scope["kinds"] = None if kinds is None else ids_json(kinds)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, fields
 
-from holdfast.features.limits.model import Bucket, Limit, Rule
+from holdfast.features.limits.model import COUNTS, Bucket, Limit, Rule
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps
 from holdfast.stores.sqlite.admission import release_parked, wake_later
+from holdfast.stores.sqlite.base import upsert
 
 SWEPT_LIMITS = 200  # maximum of limits in one sweep
 
-COLUMNS = Record.columns(Limit, skip=("running", "waiting"))
-_SET = (
-    f"INSERT INTO holdfast_job_limit ({COLUMNS})"
-    " VALUES (:tenant, :scope, :name, :concurrency, :rate, :per, :burst, :actor, :now, :now)"
-    " ON CONFLICT DO UPDATE SET concurrency = excluded.concurrency, rate = excluded.rate, per = excluded.per,"
-    " burst = excluded.burst, set_by = excluded.set_by, updated_at = excluded.updated_at"
-    " WHERE (holdfast_job_limit.concurrency, holdfast_job_limit.rate, holdfast_job_limit.per, holdfast_job_limit.burst)"
-    " IS NOT (excluded.concurrency, excluded.rate, excluded.per, excluded.burst)"
-)
+COLUMNS = Record.columns(Limit, skip=COUNTS)
+_SETTINGS = " ".join(each.name for each in fields(Rule) if each.name not in ("scope", "name"))
+_SET = upsert("holdfast_job_limit", Limit, "tenant scope name created_at", compare=_SETTINGS, skip=" ".join(COUNTS))
 _ONE = f"SELECT {COLUMNS} FROM holdfast_job_limit WHERE tenant = :tenant AND scope = :scope AND name = :name"
 _LIMITED_ON = Statement("UPDATE holdfast_dispatch SET limited = 1 WHERE NOT limited")
 # Running jobs count against a new limit.
@@ -58,8 +54,8 @@ def put_limit(rule: Rule, actor: str, tenant: str, now: int) -> Steps[Row]:
     per = None if rule.rate is None else (rule.per or 1.0)
     burst = None if rule.rate is None else (rule.burst or 1)
     key = {"tenant": tenant, "scope": rule.scope, "name": rule.name}
-    limits = {"concurrency": rule.concurrency, "rate": rule.rate, "per": per, "burst": burst}
-    yield Statement(_SET, {**key, **limits, "actor": actor, "now": now})
+    row = asdict(rule) | {"tenant": tenant, "per": per, "burst": burst}
+    yield Statement(_SET, row | {"set_by": actor, "created_at": now, "updated_at": now})
     yield _LIMITED_ON
     if rule.concurrency is not None:
         yield Statement(_COUNT_RUNNING, key)

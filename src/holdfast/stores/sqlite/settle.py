@@ -11,6 +11,7 @@ from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.sqlite.base import ids_json
 from holdfast.stores.sqlite.enqueue import retry_as_new
+from holdfast.stores.sqlite.requirements import HOLD
 from holdfast.stores.sqlite.steps import due, suspend
 
 # The plus signs exclude the index on leases, which would read all jobs of the lease for each id.
@@ -20,7 +21,7 @@ _SUCCEED = (
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND attempt = :attempt"
     " AND +lease = :lease AND +state = 'in_progress'"
 )
-# Without RETURNING, which costs about 2 % of a job (docs/adr/0060). Usually the whole batch is settled: the number of
+# Without RETURNING, which costs about 2 % of a job (docs/adr/0025). Usually the whole batch is settled: the number of
 # changed rows shows it. Otherwise the ledger shows which jobs were.
 _LAST_EVENT = Statement("SELECT coalesce(max(seq), 0) FROM holdfast_event")
 _CHANGED = Statement("SELECT changes()")
@@ -40,7 +41,7 @@ _AFTER_FAILURE = (
     "UPDATE holdfast_job_state SET state = :state, retries = retries + :retried, due_at = :due, finished_at ="
     " :finished, note = :group WHERE id = :id"
 )
-# The crash is already counted. The row decides whether another attempt is left, as in the reaper.
+# The crash is already counted. The row decides whether another attempt is left, as in recovery.
 _AFTER_CRASH = (
     "UPDATE holdfast_job_state SET state = CASE WHEN crashes <= max_crashes THEN 'retry_waiting' ELSE 'dead_letter'"
     " END, due_at = CASE WHEN crashes <= max_crashes THEN :due END,"
@@ -87,10 +88,12 @@ def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Ste
                     # A failed job changes to its next state in the same transaction, or a new job replaces it.
                     if item.ending in ("retry", "crash") and rows[0][0] is not None:
                         yield from retry_as_new(item.id, now, _due(item, now), retried=int(item.ending == "retry"))
-                    elif item.ending in ("retry", "bury"):
+                    elif item.ending in ("retry", "dead_letter"):
                         yield Statement(_AFTER_FAILURE, _failure_params(item, now))
                     elif item.pause is not None:
                         yield from suspend(item, now)
+                    elif item.ending == "snooze" and "mismatch" in (item.note or {}):
+                        yield Statement(HOLD, {"id": item.id})
                     elif item.ending == "crash":
                         params = {"id": item.id, "now": now, "due": _due(item, now), "group": _group(item)}
                         yield Statement(_AFTER_CRASH, params)

@@ -4,7 +4,7 @@ time or an approval."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,10 +12,11 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.payload import MARK, canonical, decode_for_display
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.steps import Saved, StepEntry, projection
+from holdfast.errors import StoreError
 from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.job_reads import StepReads
-from holdfast.stores.sqlite.base import SqlitePart, act_under, any_tenant, begin_write, end_write
+from holdfast.stores.sqlite.base import SqlitePart, act_under, any_tenant, begin_write, end_write, note_action
 
 _HELD = (
     "SELECT id, attempt FROM holdfast_job_state"
@@ -61,6 +62,21 @@ _RESUME = (
 WAKE = f"{_RESUME} AND due_at = (SELECT wake_at FROM holdfast_step WHERE job_id = :job AND n = :n) RETURNING 1"
 _IS_DEAD = "SELECT 1 FROM holdfast_job_state WHERE id = :job AND state = 'dead_letter' AND (:any OR tenant = :tenant)"
 _FORGET = "DELETE FROM holdfast_step WHERE job_id = ? AND n >= ? RETURNING 1"
+_FORKED = (
+    "SELECT j.tenant FROM holdfast_job j JOIN holdfast_job o ON o.id = :old AND o.tenant = j.tenant AND o.kind = j.kind"
+    " JOIN holdfast_job_state s ON s.n = j.n AND s.attempt = 0 WHERE j.id = :new AND (:any OR j.tenant = :tenant)"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_step t WHERE t.job_id = j.id)"
+    " AND EXISTS (SELECT 1 FROM json_each(j.tags) t WHERE t.value = 'fork:' || o.id)"
+)
+# Approvals are not copied: a decision is valid for the job it was given for.
+_FORK = (
+    "INSERT INTO holdfast_step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, wake_at,"
+    " ended_at, shape, wanted) SELECT :new, o.n, o.tenant, o.name, o.kind, coalesce(json_extract(p.value, '$.value'),"
+    " o.value), o.error, o.tries, 0, o.started_at, o.wake_at, o.ended_at, o.shape, o.wanted FROM holdfast_step o"
+    " LEFT JOIN json_each(:parts) p ON json_extract(p.value, '$.n') = o.n"
+    " WHERE o.job_id = :old AND o.n < :before AND o.ended_at IS NOT NULL AND o.kind <> 'approval'"
+    " AND (p.value IS NOT NULL OR o.value IS NULL OR o.value NOT LIKE '{\"$holdfast\":%') RETURNING 1"
+)
 _HELD_ATTEMPT = "id = :id AND lease = :lease AND attempt = :attempt AND state = 'in_progress'"
 _CHECKPOINT = (
     "INSERT INTO holdfast_checkpoint (job_id, tenant, name, value, attempt, saved_at)"
@@ -70,13 +86,13 @@ _CHECKPOINT = (
     " saves = CASE WHEN attempt = excluded.attempt THEN saves + 1 ELSE 1 END RETURNING 1"
 )
 _UPLOAD = (
-    "INSERT INTO holdfast_leftover (tenant, ref, job_id, at, again_at)"
+    "INSERT INTO holdfast_orphaned_file (tenant, ref, job_id, at, again_at)"
     f" SELECT tenant, :ref, id, :now, :now + 86400000000 FROM holdfast_job_state WHERE {_HELD_ATTEMPT}"
     " ON CONFLICT DO NOTHING"
 )
 # A recorded value refers to the object, which must no longer be deleted.
 _UPLOADED = (
-    "DELETE FROM holdfast_leftover WHERE job_id = ?1 AND ref = json_extract(?2, '$.\"$holdfast\".stored')"
+    "DELETE FROM holdfast_orphaned_file WHERE job_id = ?1 AND ref = json_extract(?2, '$.\"$holdfast\".stored')"
     " AND tenant = (SELECT tenant FROM holdfast_job_state WHERE id = ?1)"
 )
 _IS_HELD = f"SELECT 1 FROM holdfast_job_state WHERE {_HELD_ATTEMPT}"
@@ -119,6 +135,31 @@ class SqliteSteps(SqlitePart, StepReads):
         deleted = (yield Statement(_FORGET, (parse_id(job_id), to))) if dead else []
         yield from end_write()
         return len(deleted) if dead else None
+
+    @flow()
+    def fork(
+        self,
+        job_id: str,
+        new_id: str,
+        before: int,
+        step: str,
+        parts: Mapping[int, str],
+        reason: str | None,
+        actor: str,
+        tenant: str,
+    ) -> Steps[int]:
+        old, new = parse_id(job_id), parse_id(new_id)
+        rows = yield Statement(_FORKED, {"old": old, "new": new, "any": any_tenant(tenant), "tenant": tenant})
+        if not rows:
+            raise StoreError(f"job {new} is not a new fork of job {old}")
+        yield from begin_write(actor)
+        document = json.dumps([{"n": n, "value": value} for n, value in parts.items()])
+        copied = yield Statement(_FORK, {"old": old, "new": new, "before": before, "parts": document})
+        changed = {"new_id": new, "from_step": step, "n": before, "steps": len(copied), "reason": reason or None}
+        known = {name: value for name, value in changed.items() if value is not None}
+        yield from note_action(rows[0][0], "fork", "job", old, json.dumps(known))
+        yield from end_write()
+        return len(copied)
 
     @flow()
     def save_checkpoint(

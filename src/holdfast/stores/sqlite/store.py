@@ -11,23 +11,27 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
+from holdfast.engine.operation import drive
 from holdfast.errors import StoreUnavailable
 from holdfast.features.health.model import DEFAULT_THRESHOLDS, Concern, Thresholds, full_disk, large_log, weak_setting
-from holdfast.stores.action_triggers import sqlite_triggers
-from holdfast.stores.due import DueWork
-from holdfast.stores.flow import Flow, Rows, Statement, drive, in_thread
+from holdfast.stores.flow import Flow, Statement, in_thread
 from holdfast.stores.listener import Names
-from holdfast.stores.migrations import CodeFiles, Execute, Plan, Script
+from holdfast.stores.migrations import Execute
 from holdfast.stores.outage import Outage
-from holdfast.stores.requests import Finding, Login, SchemaStatus
+from holdfast.stores.requests import DueWork, Finding, Login, MigrationStep, Removal, SchemaStatus
 from holdfast.stores.sqlite.connections import Connections, database_path
 from holdfast.stores.sqlite.errors import is_busy, translate
 from holdfast.stores.sqlite.listener import SqliteListener
+from holdfast.stores.sqlite.migrations import plan_with
+from holdfast.stores.sqlite.removal import down_on, plan_on, uninstall_on
+from holdfast.stores.sqlite.shared_commits import SharedCommits, Write
 from holdfast.stores.sqlite.transactions import SqliteTransactions
+from holdfast.stores.sqlite.upgrade import apply, identities, take_later_steps
 
 WAL_ALARM = 256 * 1024 * 1024
 DISK_ALARM = 200 * 1024 * 1024
@@ -124,14 +128,6 @@ PROBE_BYTES = 256 * 1024
 PROBE_MILLISECONDS = 100
 """How long the check of the disk waits for the lock of another writer."""
 
-# The order matters beyond dependencies: SQLite runs the triggers of a table newest first.
-CODE_FILES = CodeFiles(
-    package="holdfast.stores.sqlite",
-    store="sqlite",
-    first=("views", "job_insert", "transition", "guards", "steps"),
-    last=(),
-)
-
 
 class SqliteDatabase(SqliteTransactions):
     embedded = True
@@ -142,63 +138,95 @@ class SqliteDatabase(SqliteTransactions):
         self.url = url
         self.outage = Outage()
         self._connections = Connections(database_path(url))
-        self._plan = Plan.of(CODE_FILES, features, Script("action_triggers", sqlite_triggers()))
-        self._threads: dict[bool, ThreadPoolExecutor] = {}
+        self._plan = plan_with(features)
+        self._threads: dict[str, ThreadPoolExecutor] = {}
         self._owner = os.getpid()
         self._listener = SqliteListener(self._connections)
+        self._shared = SharedCommits(self._run_alone, self._run_together, lambda: self._threads_for("shared"))
 
     # --- running flows ---
 
     def run(self, flow: Flow[T]) -> T:
-        latest = time.monotonic() + self._connections.busy_seconds
-        for attempt in range(RETRIES):
-            try:
-                with self._connections.take() as connection:
-                    if flow.peek is not None:
-                        peeked = run_on(connection, Flow(flow.peek, writes=False))
-                        if peeked is not None:
-                            return peeked
-                    result = run_on(connection, flow)
-                    if flow.writes:
-                        self._connections.after_write(connection)
-                break
-            except UnicodeEncodeError as error:
-                raise translate(error) from error
-            except sqlite3.Error as error:
-                # SQLite itself waits for a lock, once. Other reasons for SQLITE_BUSY pass quickly.
-                if not is_busy(error) or attempt + 1 == RETRIES or time.monotonic() >= latest:
-                    raise translate(error) from error
-            time.sleep(random.uniform(0.005, 0.02) * 2**attempt)
-        else:
-            raise AssertionError("unreachable")  # the last attempt breaks or raises
+        if flow.short and not self._connections.in_memory:
+            return self._shared.run(flow)
+        return self._run_alone(flow)
+
+    def _run_alone(self, flow: Flow[T]) -> T:
+        def work(connection: sqlite3.Connection) -> T:
+            if flow.peek is not None:
+                peeked = run_on(connection, Flow(flow.peek, writes=False))
+                if peeked is not None:
+                    return peeked
+            result = run_on(connection, flow)
+            if flow.writes:
+                self._connections.after_write(connection)
+            return result
+
+        result = self._attempt(work)
         if flow.notifies:
             self._listener.notify("")
         return result
 
+    def _run_together(self, writes: Sequence[Write]) -> None:
+        def work(connection: sqlite3.Connection) -> list[tuple[Write, Any]]:
+            results = run_in_savepoints(connection, writes)
+            self._connections.after_write(connection)
+            return results
+
+        results = self._attempt(work)
+        for write, result in results:
+            write.succeed(result)
+        if any(write.flow.notifies for write, _ in results):
+            self._listener.notify("")
+
+    def _attempt(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Call ``work`` with a connection. SQLite itself waits for a lock, once. Other reasons for SQLITE_BUSY pass
+        quickly."""
+        latest = time.monotonic() + self._connections.busy_seconds
+        for attempt in range(RETRIES):
+            try:
+                with self._connections.take() as connection:
+                    return work(connection)
+            except UnicodeEncodeError as error:
+                raise translate(error) from error
+            except sqlite3.Error as error:
+                if not is_busy(error) or attempt + 1 == RETRIES or time.monotonic() >= latest:
+                    raise translate(error) from error
+            time.sleep(random.uniform(0.005, 0.02) * 2**attempt)
+        raise AssertionError("unreachable")  # the last attempt returns or raises
+
     async def arun(self, flow: Flow[T]) -> T:
         """Run the flow in a thread: a commit waits for the disk, and the loop must not. Context variables (tenant,
         actor) are copied, because a flow may read them while it runs."""
+        if flow.short and not self._connections.in_memory:
+            return await self._shared.arun(flow)
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-        return await loop.run_in_executor(self._threads_for(flow), context.run, self.run, flow)
+        threads = self._threads_for("writes" if flow.writes else "reads")
+        return await loop.run_in_executor(threads, context.run, self.run, flow)
 
-    def _threads_for(self, flow: Flow[Any]) -> ThreadPoolExecutor:
-        """Reads and writes have separate threads: all writing threads may be waiting for the lock of another
-        process."""
+    def _threads_for(self, work: str) -> ThreadPoolExecutor:
+        """Reads, writes and shared commits have separate threads: all writing threads may be waiting for the lock of
+        another process."""
         if self._owner != os.getpid():  # a forked child has none of the threads
             self._threads, self._owner = {}, os.getpid()
-        if flow.writes not in self._threads:
-            self._threads[flow.writes] = ThreadPoolExecutor(max_workers=4, thread_name_prefix="holdfast-store")
-        return self._threads[flow.writes]
+        if work not in self._threads:
+            self._threads[work] = ThreadPoolExecutor(1 if work == "shared" else 4, thread_name_prefix="holdfast-store")
+        return self._threads[work]
 
     @property
     def listening(self) -> bool:
         return False  # any commit notifies, not only new jobs; polling is cheap
 
-    async def due_work(self, lease: str | None, tenant: str) -> DueWork | None:
+    async def due_work(self, lease: str | None, tenant: str, ttl: float | None = None) -> DueWork | None:
         return None
 
-    def listen(self, notify: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
-        return self._listener.add(notify, names)
+    def listen(
+        self, notify: Callable[[str], None], names: Names | None = None, awaited: Names | None = None
+    ) -> Callable[[], None]:
+        return self._listener.add(notify, names, awaited)
+
+    def refresh_listening(self) -> None:
+        self._listener.refresh()
 
     def close(self) -> None:
         self._listener.close()
@@ -242,29 +270,30 @@ class SqliteDatabase(SqliteTransactions):
             if status.current:
                 return status  # without the lock, which the caller may hold: a handler in its transaction
             connection.execute("BEGIN IMMEDIATE")
-            self._apply(connection, _applied(connection))
+            apply(connection, self._plan, _applied(connection))
             connection.execute("COMMIT")
+            take_later_steps(connection, self._plan, _applied(connection))
             return self._plan.status(_applied(connection))
 
     def migrate_within(self, connection: Execute) -> None:
         """Create or update the tables in the transaction that is open on a caller's connection."""
         exists = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_migration'").fetchall()
         rows = connection.execute("SELECT name, digest FROM holdfast_migration").fetchall() if exists else []
-        self._apply(connection, {row[0]: row[1] for row in rows})
+        apply(connection, self._plan, {row[0]: row[1] for row in rows}, at_once=True)
 
-    def _apply(self, connection: Execute, applied: dict[str, str]) -> None:
-        self._plan.check_supported(applied)
-        for script in self._plan.pending(applied):
-            try:
-                for statement in split(script.sql):
-                    connection.execute(statement)
-            except sqlite3.Error as error:
-                raise script.failure(translate(error), str(error)) from error
-            connection.execute(
-                "INSERT INTO holdfast_migration (name, digest) VALUES (?, ?)"
-                " ON CONFLICT (name) DO UPDATE SET digest = excluded.digest",
-                (script.name, script.digest),
-            )
+    def migration_plan(self) -> list[MigrationStep]:
+        with self._connected() as connection:
+            return plan_on(self._plan, _applied(connection))
+
+    def migrate_down(self, release: str) -> list[str]:
+        with self._connected() as connection:
+            return down_on(connection, self._plan, _applied(connection), release)
+
+    def uninstall(self, *, dry: bool, force: bool = False, roles: bool = False) -> Removal:
+        with self._connected() as connection:
+            if not _applied(connection):
+                return Removal((), 0)
+            return uninstall_on(connection, dry=dry, force=force)
 
     def check_writable(self) -> None:
         """Checks that there is disk space for a small job, and commits on a separate connection: a transaction that is
@@ -290,9 +319,11 @@ class SqliteDatabase(SqliteTransactions):
 
     def migration_sql(self) -> str:
         parts = ["BEGIN IMMEDIATE;"]
-        for script in (*self._plan.migrations, self._plan.code):
+        for script in (*self._plan.migrations, self._plan.code, *self._plan.later):
             parts.append(f"-- {script.name}\n{script.sql}")
-            parts.append(f"INSERT INTO holdfast_migration (name, digest) VALUES ('{script.name}', '{script.digest}');")
+            for name, digest in self._plan.marks(script).items():
+                parts.append(f"INSERT INTO holdfast_migration (name, digest) VALUES ('{name}', '{digest}');")
+        parts += [f"INSERT INTO holdfast_installed (name) VALUES ('{name}');" for name in identities(self._plan.code)]
         return "\n".join([*parts, "COMMIT;\n"])
 
     def diagnose(self) -> list[Finding]:
@@ -328,33 +359,44 @@ def run_on(connection: sqlite3.Connection, flow: Flow[T]) -> T:
 
 def _run_on(connection: sqlite3.Connection, flow: Flow[T]) -> T:
     """A flow that writes takes the write lock first, so that it never fails half-way because of another writer."""
+    with _transaction(connection, "BEGIN IMMEDIATE" if flow.writes else "BEGIN"):
+        return drive(flow.start(), partial(_execute, connection), Exception)
 
-    def execute(statement: Statement) -> Rows:
-        if statement.many:
-            connection.executemany(statement.sql, statement.params)
-            return []
-        return connection.execute(statement.sql, statement.params).fetchall()
 
-    connection.execute("BEGIN IMMEDIATE" if flow.writes else "BEGIN")
+def run_in_savepoints(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[tuple[Write, Any]]:
+    """Run the writes in one transaction. Returns those that did not fail, with their results."""
+    results = []
+    execute = partial(_execute, connection)
+    with _transaction(connection, "BEGIN IMMEDIATE"):
+        for write in writes:
+            connection.execute("SAVEPOINT shared")
+            try:
+                results.append((write, write.context.run(drive, write.flow.start(), execute, Exception)))
+            except Exception:
+                connection.execute("ROLLBACK TO shared")  # fails if SQLite has rolled back the whole transaction
+            connection.execute("RELEASE shared")
+    return results
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    connection.execute(begin)
     try:
-        result = drive(flow.start(), execute)
+        yield
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    return result
 
 
-def split(script: str) -> list[str]:
-    """The statements of a script. SQLite recognises the semicolons inside triggers."""
-    statements, current = [], ""
-    for line in script.splitlines(keepends=True):
-        current += line
-        if sqlite3.complete_statement(current):
-            statements.append(current.strip())
-            current = ""
-    return statements
+def _execute(connection: sqlite3.Connection, statement: Statement) -> Any:
+    if statement.many:
+        connection.executemany(statement.sql, statement.params)
+        return []
+    if statement.batch:
+        return [_execute(connection, each) for each in statement.batch]
+    return connection.execute(statement.sql, statement.params).fetchall()
 
 
 def _applied(connection: sqlite3.Connection) -> dict[str, str]:

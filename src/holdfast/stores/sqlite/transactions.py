@@ -32,15 +32,18 @@ from holdfast.stores.sqlite.connections import Connections
 from holdfast.stores.sqlite.errors import translate
 
 if TYPE_CHECKING:
-    from holdfast.features.attempts.store import AttemptStore
+    from holdfast.features.attempts.store import SqliteAttempts
     from holdfast.features.workflows.store import WorkflowStore
-    from holdfast.stores.port import JobStore, LeaseStore
+    from holdfast.stores.sqlite.jobs import SqliteJobs
+    from holdfast.stores.sqlite.leases import SqliteLeases
 
 T = TypeVar("T")
 
 
 class SqliteCallerOperations:
-    def __init__(self, jobs: JobStore, leases: LeaseStore, workflows: WorkflowStore, attempts: AttemptStore) -> None:
+    def __init__(
+        self, jobs: SqliteJobs, leases: SqliteLeases, workflows: WorkflowStore, attempts: SqliteAttempts
+    ) -> None:
         self._jobs, self._leases, self._workflows, self._attempts = jobs, leases, workflows, attempts
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]:
@@ -66,10 +69,10 @@ class _Behind(SchemaMismatch):
 class SqliteTransactions(abc.ABC):
     """The part of the store for callers' connections and for handlers' transactions."""
 
-    jobs: JobStore
-    leases: LeaseStore
+    jobs: SqliteJobs
+    leases: SqliteLeases
     workflows: WorkflowStore
-    attempts: AttemptStore
+    attempts: SqliteAttempts
     _connections: Connections
     _plan: Plan
     _current = False

@@ -5,5 +5,5 @@
 
 A child never outlives its worker: the reaper sees the end of its pipe and kills every registered group; a thread of the
 child sees the end of its socket; and Linux kills the child when its parent dies (``PR_SET_PDEATHSIG``). The reasons are
-in docs/adr/0010-supervised-children.md.
+in docs/adr/0008-supervised-children.md.
 """

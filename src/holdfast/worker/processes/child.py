@@ -22,17 +22,22 @@ from dataclasses import dataclass
 from holdfast.worker.processes.protocol import Garbled, Message, frame, receive
 from holdfast.worker.processes.reaper import Reaper
 
-_held: set[int] = set()
+_held: dict[int, tuple[int, int]] = {}
 
 
 def close_on_fork(number: int) -> None:
-    """Close this file descriptor in forked copies of the worker."""
-    _held.add(number)
+    """Close this file descriptor in forked copies of the worker. A file that has its number later is kept: asyncio
+    closes the socket of a dead child by itself."""
+    _held[number] = _identity(number)
 
 
 def keep_on_fork(number: int) -> None:
-    """To be called before the file is closed, because its number may be reused."""
-    _held.discard(number)
+    _held.pop(number, None)
+
+
+def _identity(number: int) -> tuple[int, int]:
+    status = os.fstat(number)
+    return status.st_dev, status.st_ino
 
 
 def _replace_held() -> None:
@@ -41,8 +46,10 @@ def _replace_held() -> None:
     if not _held:
         return
     null = os.open(os.devnull, os.O_RDWR)
-    for number in _held:
-        os.dup2(null, number, inheritable=False)
+    for number, identity in _held.items():
+        with contextlib.suppress(OSError):  # it is closed
+            if _identity(number) == identity:
+                os.dup2(null, number, inheritable=False)
     os.close(null)
     _held.clear()
 
@@ -167,19 +174,20 @@ class Child:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    async def gone(self, patience: float) -> bool:
+    async def gone(self, timeout: float) -> bool:
         """Wait for its end, at most this long. Returns whether it has ended."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), patience)
+            async with asyncio.timeout(timeout):
+                await self._ended.wait()
         return not self.alive
 
-    async def leave(self, patience: float = 2.0) -> None:
+    async def leave(self, timeout: float = 2.0) -> None:
         """Let an idle child clean up and end; kill it if that takes too long."""
         if self._writer is not None and self.alive:
             with contextlib.suppress(ConnectionError):
                 self._writer.write(frame({"end": True}))
                 await self._writer.drain()
-            await self.gone(patience)
+            await self.gone(timeout)
         await self.discard()
 
     async def discard(self) -> None:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 
 
 class Reaper:
@@ -52,7 +52,7 @@ class Reaper:
                 with contextlib.suppress(OSError):
                     process.stdin.close()
             try:
-                process.wait(timeout=PATIENCE)
+                process.wait(timeout=TIMEOUT)
             except subprocess.TimeoutExpired:  # the process is stopped
                 process.kill()
                 process.wait()

@@ -6,6 +6,19 @@ from typing import Any, ClassVar
 
 from django.db import migrations, models
 
+PERMISSIONS = (
+    ("view_dashboard", "Can view jobs and the dashboard"),
+    ("change_dashboard", "Can cancel, redrive, pause and decide in the dashboard"),
+)
+
+
+def unmanaged(name: str, plural: str, **options: Any) -> migrations.CreateModel:
+    identity = models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")
+    common = {"abstract": False, "managed": False, "default_permissions": (), "base_manager_name": "objects"}
+    return migrations.CreateModel(
+        name=name, fields=[("id", identity)], options={"verbose_name_plural": plural, **options, **common}
+    )
+
 
 class Migration(migrations.Migration):
     initial = True
@@ -13,60 +26,8 @@ class Migration(migrations.Migration):
     dependencies: ClassVar[list[Any]] = []
 
     operations: ClassVar[list[Any]] = [
-        migrations.CreateModel(
-            name="Approval",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-            ],
-            options={
-                "verbose_name_plural": "approvals",
-                "abstract": False,
-                "managed": False,
-                "default_permissions": (),
-                "base_manager_name": "objects",
-            },
-        ),
-        migrations.CreateModel(
-            name="DeadLetter",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-            ],
-            options={
-                "verbose_name_plural": "dead letters",
-                "abstract": False,
-                "managed": False,
-                "default_permissions": (),
-                "base_manager_name": "objects",
-            },
-        ),
-        migrations.CreateModel(
-            name="Job",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-            ],
-            options={
-                "verbose_name_plural": "jobs",
-                "permissions": (
-                    ("view_dashboard", "Can view jobs and the dashboard"),
-                    ("change_dashboard", "Can cancel, redrive, pause and decide in the dashboard"),
-                ),
-                "abstract": False,
-                "managed": False,
-                "default_permissions": (),
-                "base_manager_name": "objects",
-            },
-        ),
-        migrations.CreateModel(
-            name="Schedule",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-            ],
-            options={
-                "verbose_name_plural": "schedules",
-                "abstract": False,
-                "managed": False,
-                "default_permissions": (),
-                "base_manager_name": "objects",
-            },
-        ),
+        unmanaged("Approval", "approvals"),
+        unmanaged("DeadLetter", "dead letters"),
+        unmanaged("Job", "jobs", permissions=PERMISSIONS),
+        unmanaged("Schedule", "schedules"),
     ]

@@ -31,7 +31,6 @@ returns table (ord bigint, job_id uuid, bucket text, tenant text, scope text, na
                per double precision, burst integer)
 language plpgsql stable set search_path from current set plan_cache_mode = force_generic_plan
     set enable_seqscan = off set enable_mergejoin = off set jit = off as $$
-#variable_conflict use_column
 begin
     return query
     with picked as materialized (
@@ -194,8 +193,7 @@ begin atomic
 end;
 
 create or replace function take_tokens(p_tenant text, p_scope text, p_name text, p_rate integer, p_per double precision,
-                                       p_burst integer, p_taken integer, p_now timestamptz) returns void
-language plpgsql as $$
+                                       p_burst integer, p_taken integer, p_now timestamptz) returns void language plpgsql as $$
 begin
     insert into rate_meter as m (tenant, scope, name, tokens, at)
     select p_tenant, p_scope, p_name, tokens_now(k.tokens, k.at, p_rate, p_per, p_burst, p_now) - p_taken, p_now
@@ -230,8 +228,7 @@ end $$;
 
 -- Jobs of a few sorts, and enough capacity for all of them: nearly always the case with wide limits. Then lookups and counts
 -- are done per sort, not per job. False: this is not the case, and nothing was claimed.
-create or replace function admit_alike(p_rows tid[], p_now timestamptz, p_wait boolean) returns boolean
-language plpgsql as $$
+create or replace function admit_alike(p_rows tid[], p_now timestamptz, p_wait boolean) returns boolean language plpgsql as $$
 declare
     v_sorts   alike[];
     v_ords    bigint[];
@@ -395,8 +392,7 @@ end $$;
 
 -- Requeue as many jobs as these limits have capacity for, each in queue order. Returns how many.
 create or replace function unpark_all(p_tenants text[], p_scopes text[], p_names text[], p_now timestamptz, p_want integer default 1000)
-returns integer
-language plpgsql set search_path from current
+returns integer language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 declare
     v_jobs   uuid[];
@@ -447,8 +443,7 @@ begin
 end $$;
 
 -- These jobs have been released by their workers.
-create or replace function free_places(p_jobs uuid[]) returns void
-language plpgsql set search_path from current
+create or replace function free_places(p_jobs uuid[]) returns void language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
     v_tenants text[];

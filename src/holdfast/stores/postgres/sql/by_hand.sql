@@ -6,8 +6,7 @@
 
 -- Return the reason that corresponds to an SQLSTATE with which the database refuses a new job or a lease; null for any other
 -- error.
-create or replace function refusal_reason(p_state text) returns text
-language sql immutable set search_path from current as $$
+create or replace function refusal_reason(p_state text) returns text language sql immutable set search_path from current as $$
     select case p_state
         when 'ZH020' then 'agent_disabled'      when 'ZH021' then 'agent_kind_mismatch'
         when 'ZH022' then 'agent_payload_limit' when 'ZH023' then 'agent_wait_limit'
@@ -35,20 +34,46 @@ create or replace function enqueue(kind text, payload json default '{}', queue t
     strict boolean default false, executor text default null)
 returns table (id uuid, state state, created boolean, refused boolean, reason text, detail text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
-    v_job    json := json_build_array(json_build_object(
-        'kind', $1, 'payload', $2, 'queue', $3, 'key', $4, 'priority', $5, 'run_at', $6, 'deadline_at', $7,
-        'tags', $8, 'parent_id', $9, 'correlation_id', $10, 'external_ref', $11, 'agent', $12, 'max_attempts', $13,
-        'backoff', $14, 'enqueued_by', $15, 'source_system', $16, 'causation_id', $18,
-        'source_ref', $19, 'target_ref', $20, 'payload_ref', $21, 'executor', $23));
+    v_tenant text;
+    v_actor  text;
+    v_now    timestamptz;
+    v_job    json;
     v_reason text;
 begin
+    -- A plain job, which nothing can refuse, is inserted at once: without JSON, and without a subtransaction.
+    if num_nonnulls($4, $6, $7, $9, $10, $11, $12, $13, $14, $18, $19, $20, $21, $23) = 0 and $8 = '{}' then
+        v_tenant := coalesce($17, nullif(current_setting('holdfast.tenant', true), ''), 'default');
+        if pinned_tenant() is null and v_tenant <> '*' and v_tenant <> '' and current_setting('session_replication_role') <> 'replica' then
+            v_tenant := set_config('holdfast.tenant', v_tenant, true);   -- all that enter() does for one tenant
+        else
+            v_tenant := enter(coalesce($17, nullif(scope(), '*'), 'default'));
+        end if;
+        v_actor := coalesce($15, actor());
+        select uuid7(), (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c) into enqueue.id, v_now   -- clock_now(), inlined
+         where not (select d.ruled from dispatch d) and num_nulls($1, $3, $16) = 0
+           and json_typeof($2) = 'object' and octet_length($2::text) <= 200 and $5 between -32768 and 32767
+           and not odd_fact($1, $3, v_tenant, v_actor, $16, 10::smallint, 3::smallint);
+        if found then
+            insert into job (id, tenant, kind, queue, payload, priority, max_attempts, max_crashes, enqueued_by, source_system, created_at)
+            values (enqueue.id, v_tenant, $1, $3, $2, $5, 10, 3, v_actor, $16, v_now);
+            enqueue.state := 'queued';
+            created := true;
+            refused := false;
+            return next;
+            return;
+        end if;
+    end if;
     if json_typeof($2) <> 'object' then
         perform enter(coalesce($17, nullif(scope(), '*'), 'default'));
         return query select null::uuid, null::state, false, true, 'invalid_arguments', 'the payload must be an object of arguments';
         return;
     end if;
+    v_job := json_build_array(json_build_object(
+        'kind', $1, 'payload', $2, 'queue', $3, 'key', $4, 'priority', $5, 'run_at', $6, 'deadline_at', $7,
+        'tags', $8, 'parent_id', $9, 'correlation_id', $10, 'external_ref', $11, 'agent', $12, 'max_attempts', $13,
+        'backoff', $14, 'enqueued_by', $15, 'source_system', $16, 'causation_id', $18,
+        'source_ref', $19, 'target_ref', $20, 'payload_ref', $21, 'executor', $23));
     if $22 then
         return query
         select e.id, e.state, e.created, not e.created and e.reason not in ('duplicate_key', 'duplicate_content'), e.reason, e.detail
@@ -74,7 +99,6 @@ create or replace function claim(queue text, holder text, ttl interval default '
                                  for_tenant text default null, executor text default 'worker')
 returns table (id uuid, lease uuid, attempt integer, kind text, payload json, until timestamptz, refused boolean, reason text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_scope text := enter(for_tenant);
     v_lease record;
@@ -95,9 +119,7 @@ begin
 end $$;
 
 create or replace function settle_one(p_job uuid, p_lease uuid, p_outcome text, p_detail jsonb, p_tenant text)
-returns table (id uuid, state state, refused boolean, reason text)
-language plpgsql set search_path from current as $$
-#variable_conflict use_column
+returns table (id uuid, state state, refused boolean, reason text) language plpgsql set search_path from current as $$
 declare
     v_scope text := enter(p_tenant);
     v_row   record;
@@ -129,18 +151,16 @@ $$;
 -- Record that an attempt failed. The job is retried by its own policy while it has retries left; otherwise, or if the failure
 -- is permanent, it becomes a dead letter.
 create or replace function fail(job uuid, lease uuid, code text, message text, permanent boolean default false,
-                                for_tenant text default null)
-returns table (id uuid, state state, refused boolean, reason text)
+                                for_tenant text default null) returns table (id uuid, state state, refused boolean, reason text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_scope   text := enter(for_tenant);   -- before any read: without a tenant no row is visible
     v_backoff jsonb;
     v_retry   integer;
-    v_bury    boolean;
+    v_dead    boolean;
     v_delay   interval;
 begin
-    select j.backoff, s.retries + 1, fail.permanent or s.retries + 1 >= s.max_attempts into v_backoff, v_retry, v_bury
+    select j.backoff, s.retries + 1, fail.permanent or s.retries + 1 >= s.max_attempts into v_backoff, v_retry, v_dead
       from job_state s join job j on j.id = s.id where s.id = fail.job;
     begin
         v_delay := least(greatest(backoff_delay(v_backoff, v_retry), '0'), '30 days');   -- the bounds of a policy
@@ -148,22 +168,19 @@ begin
         v_delay := backoff_delay(null, v_retry);   -- a hand-written backoff is malformed; the attempt must end all the same
     end;
     return query
-    select * from settle_one(fail.job, fail.lease, case when v_bury then 'bury' else 'retry' end,
+    select * from settle_one(fail.job, fail.lease, case when v_dead then 'dead_letter' else 'retry' end,
         jsonb_build_object('code', fail.code, 'message', fail.message, 'delay', extract(epoch from v_delay)), v_scope);
 end $$;
 
 -- Renew a lease for `ttl` from now. Refused with `stale_lease` if it has ended.
 create or replace function renew(lease uuid, ttl interval default '30 s', for_tenant text default null)
-returns table (lease uuid, refused boolean, reason text)
-language sql security definer set search_path from current as $$
+returns table (lease uuid, refused boolean, reason text) language sql security definer set search_path from current as $$
     select $1, not kept, case when not kept then 'stale_lease' end from renew_lease($1, $2, $3) kept;
 $$;
 
 -- Save progress of a running attempt under a name. Refused with `stale_lease` if the lease no longer holds the job.
 create or replace function progress(job uuid, lease uuid, value jsonb, name text default 'progress', for_tenant text default null)
-returns table (id uuid, refused boolean, reason text)
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+returns table (id uuid, refused boolean, reason text) language plpgsql security definer set search_path from current as $$
 declare
     v_scope text := enter(for_tenant);
     v_saved boolean := false;
@@ -178,9 +195,7 @@ end $$;
 
 -- Return a claimed job that has not started to its queue. It costs no attempt.
 create or replace function release(job uuid, lease uuid, for_tenant text default null)
-returns table (id uuid, refused boolean, reason text)
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+returns table (id uuid, refused boolean, reason text) language plpgsql security definer set search_path from current as $$
 declare
     v_scope text := enter(for_tenant);
     v_done  boolean := false;
@@ -235,10 +250,8 @@ create or replace function list_jobs(in_state state default null, of_kind text d
                                      of_workflow uuid default null, of_part text default null, from_template text default null,
                                      from_template_version integer default null, from_schedule text default null,
                                      scheduled_for timestamptz default null, of_group text default null,
-                                     of_worker text default null)
-returns setof jobs
+                                     of_worker text default null) returns setof jobs
 language plpgsql set search_path from current set plan_cache_mode = force_custom_plan as $$
-#variable_conflict use_column
 declare
     v_scope text := enter(list_jobs.for_tenant);
     v_tags  text[] := array_remove(with_tags || with_tag || (' key:' || with_limit_key), null);   -- as tag_entries has them
@@ -314,7 +327,7 @@ begin
                      where g.state = 'open' and (v_scope = '*' or g.tenant = v_scope) limit v_cap) c),
         'oldest_approval_age_s', (select extract(epoch from v_now - min(g.opened_at))::float8
                      from approval g where g.state = 'open' and (v_scope = '*' or g.tenant = v_scope)),
-        'paused', coalesce((select jsonb_agg(pause_says(w) order by w.scope, w.name, w.tenant) from pause w
+        'paused', coalesce((select jsonb_agg(pause_message(w) order by w.scope, w.name, w.tenant) from pause w
                      where (w.until is null or w.until > v_now) and (v_scope = '*' or w.tenant in (v_scope, '*'))), '[]'));
 end $$;
 

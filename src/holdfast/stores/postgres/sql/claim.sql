@@ -6,11 +6,8 @@ create or replace function claim_many(lease uuid, queues text[], want integer, b
 returns table (id uuid, tenant text, kind text, queue text, payload text, attempt integer, retries smallint,
                crashes smallint, max_attempts smallint, max_crashes smallint, backoff jsonb, priority smallint,
                "position" bigint, deadline_at timestamptz, created_at timestamptz, correlation_id text, parent_id uuid,
-               workflow_id uuid, agent text, tags text[])
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(claim_many.for_tenant);
+               workflow_id uuid, agent text, tags text[]) language plpgsql security definer set search_path from current as $$
+declare v_scope text := enter(claim_many.for_tenant);
 begin
     if not exists (select from lease l where l.id = claim_many.lease and l.tenant = v_scope
                       and l.ended_at is null and l.until > clock_now()) then
@@ -29,12 +26,9 @@ end $$;
 -- Start jobs that were claimed without `begin`. Returns those that have started; this lease no longer holds the others, or
 -- their deadline has passed.
 create or replace function start_many(lease uuid, jobs uuid[], for_tenant text default null)
-returns table (id uuid, attempt integer)
-language plpgsql security definer set search_path from current
+returns table (id uuid, attempt integer) language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
-declare
-    v_now timestamptz := clock_now();
+declare v_now timestamptz := clock_now();
 begin
     perform act_under(start_many.lease, start_many.for_tenant);
     return query
@@ -45,17 +39,17 @@ begin
          order by s.id for update
     )
     update job_state s
-       set state = 'in_progress', attempt = s.attempt + 1, started_at = v_now, note = null
-      from ours where s.id = ours.id
+       set state = 'in_progress', attempt = s.attempt + 1, started_at = v_now, note = null,
+           executor = case when l.pins is null or s.kind <> all (l.pins) then s.executor
+                           else requirement(l.app_version, required(s.executor, 1), required(s.executor, 2)) end
+      from ours, lease l where s.id = ours.id and l.id = start_many.lease
     returning s.id, s.attempt;
 end $$;
 
 -- Return claimed jobs that have not started to their queues. It costs them no attempt.
-create or replace function release_many(lease uuid, jobs uuid[], for_tenant text default null)
-returns setof uuid
+create or replace function release_many(lease uuid, jobs uuid[], for_tenant text default null) returns setof uuid
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 begin
     perform act_under(release_many.lease, release_many.for_tenant);
     return query

@@ -6,8 +6,7 @@
 -- order of the batch, as its author expects.
 create or replace function lock_keys(p_jobs json, p_tenant text) returns void
 language plpgsql set search_path from current as $$
-declare
-    v_row record;
+declare v_row record;
 begin
     -- The nil id means unused. A refused row leaves it so for the next one.
     for v_row in
@@ -29,12 +28,10 @@ end $$;
 
 -- The existing job for one about to be enqueued, found by its key or its content; null if there is none. The keys are locked,
 -- so the result stays valid. A job that will be `p_refused` takes no key.
-create or replace function standing_job(
+create or replace function existing_job(
     p_tenant text, p_id uuid, p_kind text, p_key text, p_content text, p_waiting_only boolean, p_hash text,
-    p_refused boolean, out standing uuid, out reason text)
-language plpgsql set search_path from current as $$
-declare
-    v_hash text;
+    p_refused boolean, out existing uuid, out reason text) language plpgsql set search_path from current as $$
+declare v_hash text;
 begin
     if p_key is not null then
         if p_refused then
@@ -46,26 +43,26 @@ begin
                and i.job_id = '00000000-0000-0000-0000-000000000000';
         end if;
         if not found then
-            select i.job_id, i.payload_hash into standing, v_hash
+            select i.job_id, i.payload_hash into existing, v_hash
               from idempotency i where i.tenant = p_tenant and i.kind = p_kind and i.key = p_key;
             reason := case when v_hash = p_hash then 'duplicate_key' else 'idempotency_conflict' end;
             return;
         end if;
     end if;
     if p_content is not null then
-        select c.job_id into standing from content c where c.tenant = p_tenant and c.key = p_content;
+        select c.job_id into existing from content c where c.tenant = p_tenant and c.key = p_content;
         -- Taken, but without a state: it is an earlier row of this very batch.
-        if standing = '00000000-0000-0000-0000-000000000000'
-           or exists (select from job_state s where s.id = standing
+        if existing = '00000000-0000-0000-0000-000000000000'
+           or exists (select from job_state s where s.id = existing
                        and not (s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval')
                                 and (not p_waiting_only or (s.state = 'queued' and s.attempt = 0)))) then
             if not p_refused then
                 update content c set job_id = p_id where c.tenant = p_tenant and c.key = p_content;
             end if;
-            standing := null;
+            existing := null;
         else
             reason := 'duplicate_content';
-            update idempotency i set job_id = standing, payload_hash = p_hash
+            update idempotency i set job_id = existing, payload_hash = p_hash
              where i.tenant = p_tenant and i.kind = p_kind and i.key = p_key;
         end if;
     end if;
@@ -75,8 +72,7 @@ end $$;
 -- the values of its agent. The parts are concatenated as text: a payload must stay exactly as it was sent.
 create or replace function complete(p_jobs json, p_tenant text, p_agents jsonb, p_now timestamptz) returns json
 language plpgsql set search_path from current as $$
-declare
-    v_jobs json;
+declare v_jobs json;
 begin
     if p_agents is null and not exists (select from json_array_elements(p_jobs) j
                                          where j ->> 'id' is null or j ->> 'parent_id' is not null) then
@@ -115,7 +111,6 @@ create or replace function enqueue_many(jobs json, for_tenant text default null,
                                         plain boolean default false)
 returns table (id uuid, state state, created boolean, reason text, detail text)
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();
     v_tenant text := coalesce(enqueue_many.for_tenant, nullif(scope(), '*'), 'default');
@@ -163,14 +158,14 @@ begin
                 v_reason := agent_refusal(v_agent, v_row.kind, v_row.bytes);
             end if;
             -- An existing job is returned even if the new one would be refused.
-            select * into v_answer from standing_job(v_tenant, v_row.id, v_row.kind, v_row.key, v_row.content,
+            select * into v_answer from existing_job(v_tenant, v_row.id, v_row.kind, v_row.key, v_row.content,
                                                      v_row.waiting_only, v_row.hash, v_reason is not null);
-            if v_answer.standing is not null then
+            if v_answer.existing is not null then
                 v_skip := v_skip || jsonb_build_object(v_row.ord::text,
-                    jsonb_build_object('id', v_answer.standing, 'reason', v_answer.reason));
+                    jsonb_build_object('id', v_answer.existing, 'reason', v_answer.reason));
             elsif v_reason is not null then
                 v_skip := v_skip || jsonb_build_object(v_row.ord::text, jsonb_build_object(
-                    'reason', v_reason, 'detail', agent_says(v_agent, v_reason, v_row.kind, v_row.bytes)));
+                    'reason', v_reason, 'detail', agent_message(v_agent, v_reason, v_row.kind, v_row.bytes)));
             end if;
         end loop;
     end if;
@@ -220,7 +215,6 @@ end $$;
 create or replace function enqueue_alike(shared json, ids uuid[], payloads json, for_tenant text default null)
 returns table (n integer, reason text, detail text)
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();
     v_tenant text := coalesce(enqueue_alike.for_tenant, nullif(scope(), '*'), 'default');
@@ -238,7 +232,7 @@ begin
         v_most := v_agent.max_payload_bytes;
         v_reason := agent_refusal(v_agent, shared ->> 'kind', null);
         if v_reason is not null then
-            return query select g, v_reason, agent_says(v_agent, v_reason, shared ->> 'kind', null)
+            return query select g, v_reason, agent_message(v_agent, v_reason, shared ->> 'kind', null)
               from generate_series(1, cardinality(ids)) g;
             return;
         end if;
@@ -267,7 +261,7 @@ begin
     if v_most is not null then
         return query
         select i.n::integer, 'agent_payload_limit',
-               agent_says(v_agent, 'agent_payload_limit', null, octet_length(i.payload::text))
+               agent_message(v_agent, 'agent_payload_limit', null, octet_length(i.payload::text))
           from json_array_elements(payloads) with ordinality as i(payload, n)
          where octet_length(i.payload::text) > v_most;
     end if;
@@ -276,12 +270,10 @@ end $$;
 -- Enqueue one job that has only a kind, a queue, a priority and a payload, like most jobs that come one at a time: no JSON
 -- document to parse, and no result. The trigger of `job` checks it and gives it its state, as for every other job.
 create or replace function enqueue_one(id uuid, kind text, queue text, payload json, priority smallint, max_attempts smallint,
-                                       max_crashes smallint, enqueued_by text, source_system text, for_tenant text)
-returns void
+                                       max_crashes smallint, enqueued_by text, source_system text, for_tenant text) returns void
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_variable
-declare
-    v_tenant text := for_tenant;
+declare v_tenant text := for_tenant;
 begin
     if for_tenant <> '*' and for_tenant <> '' and pinned_tenant() is null
        and current_setting('session_replication_role') <> 'replica' then

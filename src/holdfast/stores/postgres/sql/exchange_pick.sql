@@ -4,7 +4,7 @@
 -- the index: the rest of that priority, then all lower ones.
 create or replace function pick_after(
     p_queue text, p_priority smallint, p_position bigint, p_want integer, p_kinds text[], p_label text, p_scope text,
-    p_barred text[], p_aside uuid[], p_now timestamptz, out picked tid[], out agented boolean)
+    p_barred text[], p_quarantined uuid[], p_now timestamptz, out picked tid[], out agented boolean)
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 declare
@@ -18,10 +18,10 @@ begin
                and s.priority = p_priority and s.position > p_position
                and (s.deadline_at is null or s.deadline_at > p_now)
                and (p_kinds is null or s.kind = any (p_kinds))
-               and (s.executor is null or s.executor = p_label)
+               and (s.executor is null or meets(p_label, s.executor))
                and (p_scope = '*' or s.tenant = p_scope)
                and (p_barred is null or s.tenant <> all (p_barred))
-               and (p_aside is null or s.id <> all (p_aside))
+               and (p_quarantined is null or s.id <> all (p_quarantined))
              order by s.priority desc, s.position, s.id
              limit p_want for update skip locked) p;
         if cardinality(picked) >= p_want then
@@ -34,10 +34,10 @@ begin
            and s.priority < coalesce(p_priority::integer, 32768)   -- larger than any smallint
            and (s.deadline_at is null or s.deadline_at > p_now)
            and (p_kinds is null or s.kind = any (p_kinds))
-           and (s.executor is null or s.executor = p_label)
+           and (s.executor is null or meets(p_label, s.executor))
            and (p_scope = '*' or s.tenant = p_scope)
            and (p_barred is null or s.tenant <> all (p_barred))
-           and (p_aside is null or s.id <> all (p_aside))
+           and (p_quarantined is null or s.id <> all (p_quarantined))
          order by s.priority desc, s.position, s.id
          limit p_want - coalesce(cardinality(picked), 0) for update skip locked) p;
     picked := picked || v_more;
@@ -60,11 +60,10 @@ end $$;
 -- no rows, if the lease has ended or its holder may no longer claim.
 create or replace function pick_admitted(
     p_lease uuid, p_holder text, p_queue text, p_priority smallint, p_position bigint, p_want integer, p_kinds text[],
-    p_label text, p_scope text, p_aside uuid[], p_now timestamptz, p_limited boolean, p_shared boolean, p_picked tid[],
+    p_label text, p_scope text, p_quarantined uuid[], p_now timestamptz, p_limited boolean, p_shared boolean, p_picked tid[],
     inout locked boolean, inout first boolean, out picked tid[], out live boolean, out may boolean, out took integer)
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_began    timestamptz;
     v_rows     tid[] := p_picked;
@@ -114,7 +113,7 @@ begin
                 end if;
             else
                 select p.picked, p.agented into v_rows, v_agented
-                  from pick_after(p_queue, p_priority, p_position, v_most + v_extra, p_kinds, p_label, p_scope, v_barred, p_aside,
+                  from pick_after(p_queue, p_priority, p_position, v_most + v_extra, p_kinds, p_label, p_scope, v_barred, p_quarantined,
                                   p_now) p;
             end if;
             took := took + extract(microseconds from clock_timestamp() - v_began)::integer;

@@ -13,8 +13,7 @@ return make_interval(secs =>
 -- Return a message without its variable parts, so that equal failures are grouped, for callers that use only SQL. The rule is
 -- that of engine/settlement.py, and a test compares the two over many messages.
 create or replace function shape(message text) returns text language plpgsql immutable as $$
-declare
-    v_text text := left(message, 1000);
+declare v_text text := left(message, 1000);
 begin
     v_text := regexp_replace(v_text, '[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}', '<id>', 'g');
     v_text := regexp_replace(v_text, '[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}[0-9:.,]*(Z|[+-][0-9]{2}:?[0-9]{2})?', '<time>', 'g');

@@ -37,8 +37,7 @@ exception when lock_not_available or deadlock_detected or object_in_use then
 end $$;
 
 -- Whether share_when_needed has to act now.
-create or replace function needs_sharing() returns boolean
-language plpgsql stable set search_path from current set jit = off
+create or replace function needs_sharing() returns boolean language plpgsql stable set search_path from current set jit = off
     set enable_seqscan = off set enable_sort = off set enable_incremental_sort = off set enable_bitmapscan = off as $$
 declare
     c_most  constant integer := 2000000;   -- rows: about a second
@@ -56,8 +55,7 @@ end $$;
 create or replace function is_shared(p_queue text, p_fair text[]) returns boolean
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_seqscan = off set enable_sort = off set enable_incremental_sort = off set enable_bitmapscan = off set jit = off as $$
-declare
-    v_first text;
+declare v_first text;
 begin
     if not in_shares(p_queue, p_fair) then
         return false;
@@ -77,7 +75,6 @@ return coalesce(case when cardinality(p_kinds) > 0 then md5(array_to_string(p_ki
 -- Where to continue, and whether this transaction may advance the place.
 create or replace function fair_place_of(p_queue text, p_kinds text[], out last text, out left_over integer, out mine boolean)
 language plpgsql set search_path from current as $$
-#variable_conflict use_column
 begin
     select f.last, f.left_over into last, left_over from fair_place f
      where f.tenant = '*' and f.queue = p_queue and f.kinds = kinds_text(p_kinds) for update skip locked;
@@ -186,7 +183,7 @@ begin
                    and s.tenant >= t.tenant and s.tenant <= t.tenant
                    and (s.deadline_at is null or s.deadline_at > p_now)
                    and (p_kinds is null or s.kind = any (p_kinds))
-                   and (s.executor is null or s.executor = p_label)
+                   and (s.executor is null or meets(p_label, s.executor))
                    and (p_barred is null or s.tenant <> all (p_barred))
                    and s.ctid <> all (picked)
                    and not exists (select from quarantine q where q.job_id = s.id and q.until > p_now)

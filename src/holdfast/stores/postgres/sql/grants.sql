@@ -1,55 +1,37 @@
--- Privileges of the roles. Roles belong to the whole server, so they may exist already; only creating them may need another
--- login. Without them only the owner can call the functions.
-do $$
-declare
-    v_role text;
-begin
-    foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_approver', 'holdfast_admin'] loop
-        if not exists (select from pg_roles where rolname = v_role) then
-            begin
-                execute format('create role %I nologin', v_role);
-            exception
-                when duplicate_object or unique_violation then null;   -- another database is being migrated at the same time
-                when insufficient_privilege then
-                    raise notice 'role % could not be created; ask an administrator to', v_role;
-            end;
-        end if;
-    end loop;
-end $$;
-
+-- Privileges of the roles, as far as they exist.
 do $$
 declare
     v_schema  text := current_schema();
-    v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'events_gone', 'app_events_after', 'chain', 'circumstances', 'liveness', 'worker_standings',
+    v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'events_gone', 'app_events_after', 'chain', 'circumstances', 'liveness', 'list_workers', 'running_versions',
                               'active_subscriptions', 'scope', 'pinned_tenant', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'event_type', 'uuid7',
                               'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
                               'seals_of', 'fair_queues', 'registered_only', 'turn_of', 'shown_payload', 'attempt_payload', 'hides', 'withheld',
                               'payload_indexes', 'jobs_by_payload', 'lock_waits', 'lock_holders', 'signal_key', 'token_of', 'token_used', 'open_session', 'end_session',   -- each needs the hash of a token
-                              'refusal_reason', 'policies'];
+                              'refusal_reason', 'policies', 'current_base', 'ledger_base', 'ledger_position', 'ledger_snapshot', 'origin'];
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
-    v_execute text[] := array['every_tenant', 'open_lease', 'heartbeat', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'exchange', 'recalls', 'holdings', 'start_many',
+    v_execute text[] := array['every_tenant', 'open_lease', 'open_worker', 'offer_held', 'heartbeat', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'exchange', 'cancellations', 'holdings', 'start_many',
                               'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint', 'note_upload',
-                              'add_artifact', 'append_log', 'due_work', 'promote_due', 'expire_overdue', 'reap_lapsed', 'set_aside', 'backoff_delay',
-                              'enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'save_cursor', 'seal_ledger', 'brought_payloads', 'save_steps', 'send_event', 'attend_approvals',
+                              'add_artifact', 'append_log', 'due_work', 'promote_due', 'expire_overdue', 'recover_leases', 'quarantine', 'backoff_delay',
+                              'enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'save_cursor', 'seal_ledger', 'enqueued_payloads', 'save_steps', 'send_event', 'attend_approvals',
                               'keep_approval_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
                               'start_workflow', 'add_to_workflow', 'fire_callbacks', 'attend_limits', 'wake_limited', 'age_queues', 'reserve', 'release_reservation', 'record_reservation',
                               'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
-                              'sweep_retention', 'declare_retention', 'unarchived', 'archive_rows', 'record_archive', 'count_usage', 'leftovers', 'forget_leftovers',
-                              'next_operation', 'hold_operation', 'do_operation', 'declare_rules', 'note_webhook_delivery', 'disable_webhook'];
-    v_approve text[] := array['decide_approval', 'approve', 'deny', 'approval_token_hashes', 'approval_token_of', 'keep_approval_token', 'said'];
-    v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind',
-                              'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
+                              'sweep_retention', 'declare_retention', 'unarchived', 'archive_rows', 'record_archive', 'count_usage', 'orphans', 'forget_orphans',
+                              'next_operation', 'hold_operation', 'do_operation', 'declare_payload_rules', 'note_webhook_delivery', 'disable_webhook'];
+    v_approve text[] := array['decide_approval', 'approve', 'deny', 'approval_token_hashes', 'approval_token_of', 'keep_approval_token', 'has_decided'];
+    v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind', 'fork_steps',
+                              'set_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
                               'put_template', 'run_schedule', 'resume_workflow', 'set_limit', 'remove_limit', 'set_aging',
                               'pause_subscription', 'resume_subscription', 'delete_subscription', 'reset_consumer', 'remove_consumer',
-                              'add_executor', 'remove_executor', 'request_stop', 'pause', 'resume', 'set_tenant', 'remove_tenant', 'pin_login', 'unpin_login', 'set_fair',
-                              'set_retention', 'delete_retention', 'find_leftovers', 'set_registered_only',
+                              'set_executor', 'remove_executor', 'request_stop', 'pause', 'resume', 'set_tenant', 'remove_tenant', 'pin_login', 'unpin_login', 'set_fair',
+                              'set_retention', 'delete_retention', 'find_orphans', 'set_registered_only',
                               'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as', 'replace_payload', 'set_external_ref',
-                              'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal', 'sealed_parts', 'reseal_part',
+                              'set_payload_rule', 'remove_payload_rule', 'sealed_payloads', 'reseal', 'sealed_parts', 'reseal_part',
                               'issue_token', 'revoke_token',
                               'add_webhook', 'change_webhook', 'enable_webhook', 'remove_webhook',
                               'set_connector', 'remove_connector',
-                              'register_kinds', 'remove_kind', 'set_event_type', 'remove_event_type', 'set_policies'];
+                              'move_version', 'unread_events', 'adopt_copy', 'register_kinds', 'remove_kind', 'set_event_type', 'remove_event_type', 'set_policies'];
     v_routine record;
     v_role    text;
 begin
@@ -84,9 +66,9 @@ begin
             ' backlog, in_progress, dead_letter_open,'
             ' step, app_event, approval, vote, template, schedule, fire, made_from, workflow, node, dependency,'
             ' job_limit, reservation, queue_setting, subscription, delivery, executor, pause, tenant,'
-            ' retention, retention_pass, archive, archived, event_partition, usage, usage_place, upkeep, action, leftover,'
+            ' retention, retention_pass, archive, archived, event_partition, usage, usage_place, upkeep, action, orphaned_file,'
             ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, webhook, webhook_delivery,'
-            ' connector, quarantine, registered_kind, registered_event, unregistered_name to %I', v_role);
+            ' connector, ledger_epoch, quarantine, registered_kind, registered_event, unregistered_name to %I', v_role);
         execute format('grant select (job_id, tenant, attempt, at) on replaced_payload to %I', v_role);   -- attempt_payload() shows the payloads
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Every column of a callback except the job that it creates, whose payload may be restricted.
@@ -107,7 +89,7 @@ begin
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_attempts,'
             ' max_crashes, due_at, deadline_at, approval_id, started_at, finished_at, error_code, error_message, note, agent, workflow_id,'
             ' held_by, executor) on job_state to %I', v_role);
-        execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, renewals, ended_at, ended_why, kinds, queues, slots, version, stop_request,'
+        execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, renewals, ended_at, ended_why, kinds, queues, slots, version, app_version, code, pins, stop_request,'
             ' stop_requested_at, stop_requested_by) on lease to %I', v_role);
     end loop;
 end $$;

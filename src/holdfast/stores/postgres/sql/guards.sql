@@ -18,17 +18,10 @@ begin
     raise exception '%: rows are never changed (% refused)', tg_table_name, lower(tg_op) using errcode = 'ZH002';
 end $$;
 
-create or replace trigger refuse_update before update on event for each statement execute function refuse_change();
-create or replace trigger refuse_update before update on artifact for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on job for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on job_state for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on event for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on artifact for each statement execute function refuse_change();
-
 -- A job's facts never change, with four exceptions: retention empties the payload of a cleaned job, an encrypted payload may
 -- be re-encrypted as announced in `resealed`, an operator may replace the payload of a waiting job as its newest event
 -- records, and the external reference may change, which is recorded as an action.
-create or replace function judge_job_update() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_job_update() returns trigger language plpgsql set search_path from current as $$
 begin
     if to_jsonb(new) - array['payload', 'external_ref'] <> to_jsonb(old) - array['payload', 'external_ref']
        or length(new.external_ref) > 255 and new.external_ref is distinct from old.external_ref
@@ -41,13 +34,12 @@ begin
     return new;
 end $$;
 
-create or replace trigger judge_update before update on job for each row execute function judge_job_update();
+create or replace trigger guard_update before update on job for each row execute function guard_job_update();
 
 -- Steps, checkpoints and tags are written by functions, which check the lease of the job or create it. A statement that a
 -- person writes has no function in its context but this one, or a DO block.
 create or replace function refuse_unleased() returns trigger language plpgsql set search_path from current as $$
-declare
-    v_context text;
+declare v_context text;
 begin
     get diagnostics v_context = pg_context;
     if position(e'\n' in v_context) = 0 or position('inline_code_block' in v_context) > 0 then
@@ -58,8 +50,7 @@ begin
 end $$;
 -- After the statement, so that more specific refusals come first.
 do $$
-declare
-    v_table text;
+declare v_table text;
 begin
     foreach v_table in array array['step', 'checkpoint'] loop
         execute format('create or replace trigger refuse_unleased after insert or update on %I for each statement execute function refuse_unleased()', v_table);
@@ -68,13 +59,10 @@ end $$;
 -- The trigger of `job` writes the tags of new jobs, so these pay for one comparison per row and no call.
 create or replace trigger refuse_unleased before insert on job_tag for each row when (pg_trigger_depth() = 0) execute function refuse_unleased();
 create or replace trigger refuse_delete_by_hand before delete on job_tag for each statement when (pg_trigger_depth() = 0) execute function refuse_unleased();
-create or replace trigger refuse_update before update on job_tag for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on job_tag for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on checkpoint for each statement execute function refuse_change();
 
 -- A job is deleted completely or not at all: first its state (cleaned only), then its facts, then its ledger. In a partition
 -- whose purge is announced, finished jobs are deleted without being cleaned first.
-create or replace function judge_state_delete() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_state_delete() returns trigger language plpgsql set search_path from current as $$
 declare
     v_low  uuid;
     v_high uuid;
@@ -91,10 +79,10 @@ begin
     return null;
 end $$;
 
-create or replace trigger judge_delete after delete on job_state
-    referencing old table as gone for each statement execute function judge_state_delete();
+create or replace trigger guard_delete after delete on job_state
+    referencing old table as gone for each statement execute function guard_state_delete();
 
-create or replace function judge_delete() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from job_state s join gone g on s.id = g.job_id) then
         raise exception '%: rows are never deleted while their job exists', tg_table_name
@@ -105,9 +93,8 @@ end $$;
 
 -- When all jobs of a partition are deleted at once, it is cheaper to search for remaining states between the first and the
 -- last id.
-create or replace function judge_job_delete() returns trigger language plpgsql set search_path from current set jit = off as $$
-declare
-    v_id uuid;
+create or replace function guard_job_delete() returns trigger language plpgsql set search_path from current set jit = off as $$
+declare v_id uuid;
 begin
     if (select count(*) from (select from gone limit 5000) g) < 5000 then
         select s.id into v_id from gone g join job_state s on s.id = g.id limit 1;
@@ -124,14 +111,12 @@ begin
     return null;
 end $$;
 
-create or replace trigger judge_delete after delete on event
-    referencing old table as gone for each statement execute function judge_delete();
-create or replace trigger judge_delete after delete on job
-    referencing old table as gone for each statement execute function judge_job_delete();
+create or replace trigger guard_delete after delete on job
+    referencing old table as gone for each statement execute function guard_job_delete();
 
 -- A result is written once, when its job succeeds. Retention deletes that of a cleaned job; an encrypted one may be
 -- re-encrypted (features/payloads/postgres.sql). Nothing else is allowed.
-create or replace function judge_result_update() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_result_update() returns trigger language plpgsql set search_path from current as $$
 begin
     if (old.job_id, old.tenant) is distinct from (new.job_id, new.tenant) or not coalesce(
            new.value::jsonb = jsonb_build_object('$holdfast', new.value -> '$holdfast')
@@ -145,10 +130,9 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_update before update on result for each row execute function judge_result_update();
-create or replace trigger refuse_truncate before truncate on result for each statement execute function refuse_change();
+create or replace trigger guard_update before update on result for each row execute function guard_result_update();
 
-create or replace function judge_result_insert() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_result_insert() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from added a left join job_state s on s.id = a.job_id and s.tenant = a.tenant
                 where (s.state = 'succeeded') is not true) then
@@ -156,27 +140,23 @@ begin
     end if;
     return null;
 end $$;
-create or replace trigger judge_insert after insert on result
-    referencing new table as added for each statement execute function judge_result_insert();
+create or replace trigger guard_insert after insert on result
+    referencing new table as added for each statement execute function guard_result_insert();
 
-create or replace function judge_result_delete() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_until_cleaned() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from job_state s join gone g on s.id = g.job_id where s.state <> 'cleaned') then
-        raise exception '%: only retention deletes %s, and only of cleaned jobs', tg_table_name, tg_table_name using errcode = 'ZH002';
+        raise exception '%: only retention deletes rows, and only of cleaned jobs', tg_table_name using errcode = 'ZH002';
     end if;
     return null;
 end $$;
-create or replace trigger judge_delete after delete on checkpoint
-    referencing old table as gone for each statement execute function judge_result_delete();
-create or replace trigger judge_delete after delete on result
-    referencing old table as gone for each statement execute function judge_result_delete();
 
 -- A lease is renewed, ended once, and marked as swept when no job refers to it. The values it was opened with never change, an
 -- ended lease stays ended, and a lease that holds jobs cannot be deleted. A renewal does not shorten it: then a running job
 -- could be declared lost. The exception is a lease that was renewed in the future, because the clock was set back since
--- (heartbeat, reap_lapsed); no renewal may be dated there. Operations allow five seconds before they correct such a lease, and
+-- (heartbeat, recover_leases); no renewal may be dated there. Operations allow five seconds before they correct such a lease, and
 -- may have waited for its row since they read the clock.
-create or replace function judge_lease_change() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_lease_change() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op = 'UPDATE' and (new.renewals < old.renewals
            or (new.until < old.until or new.renewed_at < old.renewed_at) and old.renewed_at <= clock_now() + interval '2 s'
@@ -197,8 +177,7 @@ begin
     end if;
     return coalesce(new, old);
 end $$;
-create or replace trigger judge_change before update or delete on lease for each row execute function judge_lease_change();
-create or replace trigger refuse_truncate before truncate on lease for each statement execute function refuse_change();
+create or replace trigger guard_change before update or delete on lease for each row execute function guard_lease_change();
 
 -- --- re-encrypted values ---
 

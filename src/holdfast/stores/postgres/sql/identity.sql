@@ -1,13 +1,10 @@
 -- Return a new id for hand-written inserts: a UUIDv7, which sorts by creation time like the ids of the library.
 create or replace function uuid7() returns uuid language sql volatile
 return encode(
-    overlay(
-        overlay(uuid_send(gen_random_uuid())
-            placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
-            from 1 for 6)
-        placing set_byte(substring(uuid_send(gen_random_uuid()) from 7 for 1), 0,
-            get_byte(uuid_send(gen_random_uuid()), 6) & 15 | 112)
-        from 7 for 1),
+    -- Version 4 becomes 7. One random uuid: each call may open a device.
+    set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+                            placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
+                            from 1 for 6), 52, 1), 53, 1),
     'hex')::uuid;
 
 -- Return the role that is calling. Inside a SECURITY DEFINER function current_user is the owner; the role setting and
@@ -38,7 +35,7 @@ end $$;
 create or replace function scope() returns text language sql stable
 return case
     when pinned_tenant() is null then
-        case nullif(current_setting('holdfast.tenant', true), '')
+        case current_setting('holdfast.tenant', true)
             when '*' then case when has_function_privilege(caller(), 'every_tenant()'::regprocedure, 'execute') then '*' end
             else nullif(current_setting('holdfast.tenant', true), '')
         end
@@ -75,8 +72,7 @@ end $$;
 -- bypasses row-level security.
 create or replace function enter(p_tenant text, p_actor text default null) returns text
 language plpgsql set search_path from current as $$
-declare
-    v_scope text;
+declare v_scope text;
 begin
     if current_setting('session_replication_role') = 'replica' then
         -- Our triggers do not fire: a new job would have no state, and a change no event.

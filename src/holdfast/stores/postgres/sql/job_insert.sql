@@ -2,7 +2,7 @@
 --
 -- Usually it is one plain job. Then the cost is not the row but each statement, aggregate, function call and expression, which
 -- the server prepares every time. So the first query reads only the first row, without an aggregate, and checks whether
--- anything else has to be done; if not, the two inserts follow at once (docs/adr/0033). Rules of features are hooks
+-- anything else has to be done; if not, the two inserts follow at once (docs/adr/0025). Rules of features are hooks
 -- (`*_on_insert`), called with the ids of the new jobs, whose rows are already in `job`. Their order decides which refusal is
 -- reported.
 
@@ -10,12 +10,11 @@
 -- steps than ten comparisons.
 create or replace function special_facts(tags text[], uses text[], retry_as text, depth smallint, agent text, workflow_id uuid,
                                          retry_of uuid, run_at timestamptz, deadline_at timestamptz, backoff jsonb,
-                                         executor text)
-returns boolean language sql immutable
+                                         executor text) returns boolean language sql immutable
 return tags <> '{}' or num_nonnulls(uses, retry_as, depth, agent, workflow_id, retry_of, run_at, deadline_at, backoff, executor) > 0;
 
 -- The rows of `job_tag` for a job: its tags, `name:*` for each label `name:value`, and its limit key after a space, with which
--- no tag begins. Tags of traces are never searched for (docs/adr/0030).
+-- no tag begins. Tags of traces are never searched for (docs/adr/0024).
 create or replace function tag_entries(tags text[], uses text[]) returns setof text language sql immutable as $$
     select e.tag from unnest(tags) t, lateral (values (t), (case when strpos(t, ':') > 0 then split_part(t, ':', 1) || ':*' end)) e(tag)
      where e.tag is not null and t not like 'trace:%' and t not like 'tracestate:%'
@@ -52,9 +51,9 @@ begin
         insert into job_state (id, tenant, kind, queue, state, priority, max_attempts, max_crashes)
         select id, tenant, kind, queue, 'queued', priority, max_attempts, max_crashes from added;
         insert into event (xid, job_id, tenant, kind, type, to_state, attempt, at, actor)
-        select txid_current(), id, tenant, kind, 'enqueue', 'queued', 0, v_now, enqueued_by from added;
+        select txid_current() + ledger_base(), id, tenant, kind, 'enqueue', 'queued', 0, v_now, enqueued_by from added;
         -- notify_listeners(v_queue) in one expression, which takes fewer steps than a statement.
-        if current_setting('holdfast.notify', true) is distinct from 'off'
+        if current_setting('holdfast.notify', true) is distinct from 'off' and is_awaited(v_queue)
            and pg_notify(current_schema(), left(encode(sha256(convert_to(v_key || v_queue, 'UTF8')), 'hex'), 32)) is null then
         end if;
         return new;   -- null in a statement trigger, without an expression to evaluate
@@ -103,7 +102,7 @@ begin
         perform workflows_on_insert(array(select a.id from added a), v_now);
     end if;
     insert into event (xid, job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)
-    select txid_current(), id, tenant, kind, 'enqueue', null, 'queued', 0, v_now, enqueued_by
+    select txid_current() + ledger_base(), id, tenant, kind, 'enqueue', null, 'queued', 0, v_now, enqueued_by
       from added;
     get diagnostics v_count = row_count;
     if v_special then
@@ -121,10 +120,14 @@ begin
     if v_ruled then
         perform payloads_on_insert(array(select a.id from added a));
     end if;
+    if v_special then
+        perform announce_upkeep();   -- it may have a time
+    end if;
     if v_count > 1 or v_later then
         perform notify_listeners(q.queue) from (select distinct a.queue from added a
-                                      where a.run_at is null or a.run_at <= v_now) q;
-    elsif v_count = 1 then
+                                      where a.run_at is null or a.run_at <= v_now) q
+         where is_awaited(q.queue);
+    elsif v_count = 1 and is_awaited(v_queue) then
         perform notify_listeners(v_queue);
     end if;
     return null;

@@ -3,10 +3,8 @@
 -- jobs: the ranges of the claim index that are read cover the whole queue, and are bounded.
 create or replace function circumstances(job uuid, most integer default 1000, for_tenant text default null)
 returns table (now timestamptz, note jsonb, holder text, label text, held_until timestamptz, held boolean, ahead integer,
-               workers jsonb, renewed_at timestamptz)
-language plpgsql security definer set search_path from current
+               workers jsonb, renewed_at timestamptz) language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_scope text := enter(circumstances.for_tenant);
     v_job   record;
@@ -51,15 +49,14 @@ begin
 end $$;
 
 -- Return live workers and their running jobs. Lease tokens are not returned; of other tenants' jobs only the number is.
-create or replace function worker_standings(most integer default 200, for_tenant text default null)
+create or replace function list_workers(most integer default 200, for_tenant text default null)
 returns table (label text, holder text, tenant text, kinds text[], queues text[], slots integer, busy bigint,
                opened_at timestamptz, renewed_at timestamptz, until timestamptz, version text, stop_request text,
                stop_requested_at timestamptz, stop_requested_by text, job_ids text[])
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
-#variable_conflict use_column
 declare
-    v_scope text := enter(worker_standings.for_tenant);
+    v_scope text := enter(list_workers.for_tenant);
     v_now   timestamptz := clock_now();
 begin
     perform set_config('holdfast.tenant', '*', true);
@@ -74,7 +71,7 @@ begin
                         and (v_scope = '*' or s.tenant = v_scope) order by s.id limit 20)
           from (select l.* from lease l where l.ended_at is null and l.until > v_now and l.name <> 'reservation'   -- not a worker
                    and (v_scope = '*' or l.tenant in (v_scope, '*'))
-                 order by l.renewed_at desc limit greatest(1, least(worker_standings.most, 1000))) w
+                 order by l.renewed_at desc limit greatest(1, least(list_workers.most, 1000))) w
          order by w.renewed_at desc;
     perform set_config('holdfast.tenant', v_scope, true);
 end $$;
@@ -149,8 +146,7 @@ end $$;
 
 create or replace function remove_payload_index(p_name text, p_path text) returns void
 language plpgsql set search_path from current set lock_timeout = '20s' as $$
-declare
-    v_keys text[] := string_to_array(p_path, '.');
+declare v_keys text[] := string_to_array(p_path, '.');
 begin
     perform enter('*');
     execute format('drop trigger if exists %I on job', p_name || '_added');
@@ -164,8 +160,7 @@ end $$;
 -- the caller has to bound the search. Payloads that the reader may not see, because they are restricted or encrypted, are not
 -- found: a match would reveal them.
 create or replace function jobs_by_payload(path text, value text, before uuid default null, most integer default 100,
-                                           for_tenant text default null)
-returns setof uuid
+                                           for_tenant text default null) returns setof uuid
 language plpgsql security definer set search_path from current set jit = off
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
@@ -189,9 +184,7 @@ end $$;
 create or replace function liveness(job uuid, for_tenant text default null)
 returns table (job_id uuid, attempt integer, worker text, renewals integer, renewed_at timestamptz, reports integer, reported_at timestamptz)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(liveness.for_tenant);
+declare v_scope text := enter(liveness.for_tenant);
 begin
     return query
     select s.id, s.attempt, l.holder, l.renewals, l.renewed_at, coalesce(c.saves, 0), c.saved_at

@@ -16,7 +16,6 @@ create or replace function events_after(cursor text default null, want integer d
 returns table (seq bigint, job_id uuid, tenant text, kind text, type text, from_state state, to_state state,
                attempt integer, at timestamptz, actor text, meta jsonb, next_cursor text)
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_scope text := enter(for_tenant);
     v_parts text[] := string_to_array(coalesce(events_after.cursor, ''), ';');
@@ -33,7 +32,7 @@ begin
         v_fresh := v_next is null;
         if v_fresh then
             select last_value into v_last from event_seq;
-            select pg_current_snapshot() into v_next;
+            v_next := ledger_snapshot();
             exit when v_next::text = v_past::text;   -- no transaction has ended since
         end if;
         if v_past is not null then
@@ -78,7 +77,6 @@ end $$;
 -- other event above the floor.
 create or replace function events_gone(cursor text, for_tenant text default null) returns bigint
 language plpgsql set search_path from current as $$
-#variable_conflict use_column
 declare
     v_scope text := enter(for_tenant);
     v_parts text[] := string_to_array(events_gone.cursor, ';');
@@ -99,7 +97,6 @@ create or replace function app_events_after(cursor text default null, want integ
 returns table (seq bigint, id uuid, tenant text, name text, data json, job_id uuid, sent_by text, sent_at timestamptz,
                cause_id uuid, next_cursor text)
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_scope text := enter(for_tenant);
     v_parts text[] := string_to_array(substr(coalesce(app_events_after.cursor, 'a'), 2), ';');
@@ -119,7 +116,7 @@ begin
         v_fresh := v_next is null;
         if v_fresh then
             select last_value into v_last from app_event_seq;
-            select pg_current_snapshot() into v_next;
+            v_next := ledger_snapshot();
             exit when v_next::text = v_past::text;
         end if;
         if v_past is not null then
@@ -160,9 +157,7 @@ end $$;
 -- Save a consumer's cursor. `was` must be the cursor it read last: if two processes read as the same consumer, the second one
 -- is refused.
 create or replace function save_cursor(consumer text, cursor text, was text default null, for_tenant text default null)
-returns boolean
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+returns boolean language plpgsql security definer set search_path from current as $$
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(for_tenant);

@@ -1,4 +1,4 @@
--- Locks (docs/adr/0048). All of them need a privilege that only the owner of the schema has: an advisory lock could be held by
+-- Locks (docs/adr/0028). All of them need a privilege that only the owner of the schema has: an advisory lock could be held by
 -- any login of the server. Rows of `mutex` by what they protect; a transaction that takes several takes them in ascending
 -- order:
 --
@@ -35,7 +35,6 @@ end $$;
 create or replace function lock_waits(p_for interval default '1 s')
 returns table (waiting integer, locked text, mode text, seconds double precision, holder integer, role text, application text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 begin
     perform check_span('p_for', p_for);
     return query
@@ -56,7 +55,6 @@ end $$;
 -- Return the sessions that hold an exclusive lock on one of our tables.
 create or replace function lock_holders() returns table (locked text, pid integer, role text, application text, transaction text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 begin
     return query
     select c.relname::text, l.pid, a.usename::text, nullif(a.application_name, ''), l.virtualtransaction
@@ -68,7 +66,7 @@ begin
      order by 1, 2;
 end $$;
 
-create or replace function holder_says(p_pid integer, p_role text, p_application text) returns text language sql stable
+create or replace function holder_message(p_pid integer, p_role text, p_application text) returns text language sql stable
 return concat('process ', coalesce(p_pid::text, 'unknown'), ' (role ', coalesce(p_role, 'unknown'), ', application ', p_application, ')');
 
 create or replace trigger refuse_change before update or delete or truncate on mutex

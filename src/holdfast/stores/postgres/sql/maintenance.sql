@@ -2,14 +2,12 @@
 -- it changed. While everything is paused (features/limits/postgres_pauses.sql) they do nothing.
 
 -- Queue jobs that have become due. Returns how many.
-create or replace function promote_due(want integer default 1000, for_tenant text default '*')
-returns integer
-language plpgsql security definer set search_path from current
+create or replace function promote_due(want integer default 1000, for_tenant text default '*') returns integer
+language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
-    v_scope text := enter(promote_due.for_tenant, 'promoter');
+    v_scope text := enter(promote_due.for_tenant, 'maintenance');
     v_queues text[];
     v_count integer;
 begin
@@ -36,14 +34,12 @@ begin
 end $$;
 
 -- Fail jobs whose deadline passed before they started. Returns how many.
-create or replace function expire_overdue(want integer default 1000, for_tenant text default '*')
-returns integer
+create or replace function expire_overdue(want integer default 1000, for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
-    v_scope text := enter(expire_overdue.for_tenant, 'promoter');
+    v_scope text := enter(expire_overdue.for_tenant, 'maintenance');
     v_count integer;
 begin
     if halted() then
@@ -68,11 +64,9 @@ end $$;
 -- Take jobs from ended leases: claimed jobs return to the queue at no cost; started ones count as a crash.
 create or replace function free_jobs(p_jobs uuid[], p_now timestamptz, out requeued integer, out crashed integer)
 language plpgsql set search_path from current set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
-declare
-    v_anew uuid[];
+declare v_as_new uuid[];
 begin
-    update job_state s set state = 'queued', lease = null, note = '{"reason": "lease_lapsed"}'
+    update job_state s set state = 'queued', lease = null, note = '{"reason": "lease_expired"}'
      where s.id = any (p_jobs) and s.state = 'leased';
     get diagnostics requeued = row_count;
     if requeued > 0 then
@@ -84,7 +78,7 @@ begin
      where s.id = any (p_jobs) and s.state = 'in_progress';
     get diagnostics crashed = row_count;
     if crashed > 0 then
-        v_anew := retry_anew(array_agg(s.id), array_agg('loss'::text), array_agg(0::float8), p_now) from job_state s
+        v_as_new := retry_as_new(array_agg(s.id), array_agg('loss'::text), array_agg(0::float8), p_now) from job_state s
                 where s.id = any (p_jobs) and s.state = 'failed' and s.crashes < s.max_crashes;
     end if;
     update job_state s
@@ -94,21 +88,20 @@ begin
            finished_at = case when s.crashes < s.max_crashes then null else p_now end,
            note = case when s.crashes >= s.max_crashes
                        then jsonb_build_object('fingerprint', fingerprint(s.kind, s.error_code, s.error_message)) end
-     where s.id = any (p_jobs) and s.state = 'failed' and (v_anew is null or s.id <> all (v_anew));
+     where s.id = any (p_jobs) and s.state = 'failed' and (v_as_new is null or s.id <> all (v_as_new));
 end $$;
 
 -- End expired leases and free the jobs of ended ones. Claimed jobs return to the queue at no cost; started ones count as a
 -- crash and are retried or, past the crash limit, become dead letters. Returns the numbers of ended leases, requeued jobs and
 -- crashes, and the new dead letters. A lease is marked as swept when no job refers to it; until then every run processes it
 -- again, so a run may die half-way.
-create or replace function reap_lapsed(want integer default 1000, for_tenant text default '*')
+create or replace function recover_leases(want integer default 1000, for_tenant text default '*')
 returns table (leases integer, requeued integer, crashed integer, dead uuid[])
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
-    v_scope text := enter(reap_lapsed.for_tenant, 'reaper');
+    v_scope text := enter(recover_leases.for_tenant, 'recovery');
     v_lost  uuid[];
     v_jobs  uuid[];
 begin
@@ -124,19 +117,19 @@ begin
     -- would be considered alive until the clock reaches that time again.
     update lease l set until = v_now + (l.until - l.renewed_at), renewed_at = v_now
      where l.ended_at is null and l.renewed_at > v_now + interval '5 s' and (v_scope = '*' or l.tenant = v_scope);
-    with lapsed as materialized (
+    with expired as materialized (
         select l.id from lease l
          where l.ended_at is null and l.until <= v_now and (v_scope = '*' or l.tenant = v_scope)
-         order by l.until limit reap_lapsed.want for update skip locked
+         order by l.until limit recover_leases.want for update skip locked
     )
-    update lease l set ended_at = v_now, ended_why = 'lapsed' from lapsed where l.id = lapsed.id;
+    update lease l set ended_at = v_now, ended_why = 'expired' from expired where l.id = expired.id;
     get diagnostics leases = row_count;
     delete from watch w where w.until < clock_timestamp() and (v_scope = '*' or w.tenant = v_scope);
 
     select array_agg(l.id) into v_lost from (
         select l.id from lease l
          where l.ended_at is not null and l.swept_at is null and (v_scope = '*' or l.tenant = v_scope)
-         order by l.ended_at limit reap_lapsed.want for update skip locked) l;
+         order by l.ended_at limit recover_leases.want for update skip locked) l;
     if v_lost is null then
         return next;
         return;
@@ -145,13 +138,13 @@ begin
     select array_agg(h.id) into v_jobs from (
         select s.id from job_state s where s.lease = any (v_lost) and s.state in ('leased', 'in_progress')
            and not exists (select from quarantine q where q.job_id = s.id and q.until > v_now)
-         order by s.id limit reap_lapsed.want for update skip locked) h;
+         order by s.id limit recover_leases.want for update skip locked) h;
     select f.requeued, f.crashed into requeued, crashed from free_jobs(v_jobs, v_now) f;
     if crashed > 0 then
         dead := array(select s.id from job_state s where s.id = any (v_jobs) and s.state = 'dead_letter' order by s.id);
     end if;
 
-    delete from recall r where r.lease = any (v_lost);
+    delete from cancellation r where r.lease = any (v_lost);
     update lease l set swept_at = v_now
      where l.id = any (v_lost) and not exists (select from job_state s where s.lease = l.id and s.state in ('leased', 'in_progress'));
     return next;
@@ -163,23 +156,24 @@ end $$;
 -- run from time to time. So this may err in both directions: late commits below a ledger position, for example, are left to
 -- those runs.
 --
--- `leads`: the first of the live workers polls most often. That needs no write and no lock, and nothing depends on it: the
--- other workers poll too, less often, and do the work they find. `next_in`: seconds until the next known work is due.
--- `notifies`: whether new jobs are announced in this database.
+-- `leads`: the first of the live workers does the work. That needs no write and no lock, and nothing depends on it: the other
+-- workers query too, a little later, and do the work they find. `next_in`: seconds until the next known work is due, the end
+-- of another worker's lease included. `notifies`: whether new jobs are announced in this database. The task `claim` means that
+-- jobs wait in the queues of this lease.
 create or replace function due_work(lease uuid default null, for_tenant text default '*')
 returns table (tasks text[], leads boolean, next_in double precision, notifies boolean)
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();
     v_scope  text := enter(due_work.for_tenant);
     v_opened timestamptz;
+    v_queues text[];
     v_times  timestamptz[];
 begin
     tasks := '{}';
     notifies := coalesce(current_setting('holdfast.notify', true), '') <> 'off';
-    select l.opened_at into v_opened from lease l where l.id = due_work.lease;
+    select l.opened_at, l.queues into v_opened, v_queues from lease l where l.id = due_work.lease;
     leads := not exists (
         select from lease l
          where l.ended_at is null and l.until > v_now and l.slots is not null and l.tenant = v_scope
@@ -208,7 +202,16 @@ begin
     if needs_sharing() then
         tasks := tasks || 'promote'::text;   -- the task that does it
     end if;
-    next_in := (select extract(epoch from min(t) - v_now) from unnest(v_times[1:2]) t where t > v_now and t < 'infinity');
+    -- Jobs of tenants that this worker does not serve would be scanned, so a worker of one tenant claims to find out.
+    if v_queues is not null and (v_scope <> '*' or exists (
+           select from unnest(v_queues) q, lateral (
+               select from job_state s where s.queue = q and s.state = 'queued' and s.due_at is null limit 1) s)) then
+        tasks := tasks || 'claim'::text;
+    end if;
+    next_in := (select extract(epoch from min(t) - v_now) from unnest(v_times || (
+                    select min(l.until) from lease l where l.ended_at is null and l.id is distinct from due_work.lease
+                       and (v_scope = '*' or l.tenant = v_scope))) t
+                 where t > v_now and t < 'infinity');
     if exists (select from subscription s where s.paused_at is null and (v_scope = '*' or s.tenant = v_scope)) then
         tasks := tasks || 'subscriptions'::text;
     end if;
@@ -219,12 +222,19 @@ begin
     if exists (select from operation o where o.state = 'running' and (v_scope = '*' or o.tenant = v_scope)) then
         tasks := tasks || 'operations'::text;
     end if;
+    if exists (select from payload_rule) then
+        tasks := tasks || 'rules'::text;   -- workers read them again every few seconds
+    end if;
     if exists (select from queue_setting) then
         tasks := tasks || 'aging'::text;
     end if;
     if exists (select from lease l where l.ended_at is null and l.until <= v_now and (v_scope = '*' or l.tenant = v_scope))
        or exists (select from lease l where l.ended_at is not null and l.swept_at is null and (v_scope = '*' or l.tenant = v_scope)) then
-        tasks := tasks || 'reap'::text;
+        tasks := tasks || 'recover'::text;
+    end if;
+    if exists (select from job_state s where ascii(s.executor) = 30 and s.finished_at is null
+                  and (v_scope = '*' or s.tenant = v_scope)) then
+        tasks := tasks || 'held'::text;
     end if;
     if exists (select from event e where e.seq > coalesce((select s.floor from seal s order by s.number desc limit 1), 0))
        or exists (select from action a where a.seq > coalesce((select s.action_floor from seal s order by s.number desc limit 1), 0)) then
@@ -236,8 +246,8 @@ begin
                      or exists (select from event e where e.seq > split_part(u.cursor, ';', 1)::bigint)) then
         tasks := tasks || 'retention'::text;
     end if;
-    if exists (select from leftover l where l.again_at <= v_now and (v_scope = '*' or l.tenant = v_scope)) then
-        tasks := tasks || 'leftovers'::text;
+    if exists (select from orphaned_file l where l.again_at <= v_now and (v_scope = '*' or l.tenant = v_scope)) then
+        tasks := tasks || 'orphans'::text;
     end if;
     return next;
 end $$;

@@ -19,10 +19,8 @@ end $$;
 
 create or replace function operate(p_action text, p_jobs uuid[], p_reason text, p_actor text, p_tenant text,
                                    p_max_attempts integer default null, p_operation uuid default null)
-returns table (id uuid, state state, refused boolean, reason text)
-language plpgsql set search_path from current
+returns table (id uuid, state state, refused boolean, reason text) language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(p_tenant, p_actor);
@@ -40,12 +38,12 @@ begin
                     else s.state = 'dead_letter' end
          order by s.id for update) h;
     -- The workers that run them are notified that they no longer hold these jobs.
-    with recalled as (
-        insert into recall as r (lease, times)
+    with cancelled_under as (
+        insert into cancellation as r (lease, times)
         select distinct s.lease, 1 from job_state s where s.id = any (v_done) and s.lease is not null order by 1
         on conflict (lease) do update set times = r.times + 1
         returning r.lease)
-    select array_agg(lease) into v_leases from recalled;
+    select array_agg(lease) into v_leases from cancelled_under;
     perform notify_listeners(l::text) from unnest(v_leases) l;
     update job_state s
        set state = case p_action when 'redrive' then 'queued' else 'cancelled' end::state,
@@ -121,7 +119,6 @@ create or replace function reschedule_many(jobs uuid[], at timestamptz default n
 returns table (id uuid, state state, refused boolean, refusal text)
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(reschedule_many.for_tenant, reschedule_many.actor);
@@ -167,9 +164,7 @@ end $$;
 create or replace function set_external_ref(job uuid, external_ref text, actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text)
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_scope text := enter(set_external_ref.for_tenant, set_external_ref.actor);
+declare v_scope text := enter(set_external_ref.for_tenant, set_external_ref.actor);
 begin
     if set_external_ref.external_ref !~ E'\\S' or length(set_external_ref.external_ref) > 255 then
         raise exception 'an external reference has 1 to 255 characters' using errcode = 'ZH010';

@@ -42,8 +42,7 @@ $$;
 -- new jobs follow right after it.
 create or replace function make_room(p_job uuid, p_queue text, p_priority smallint,
     p_before uuid, p_before_at bigint, p_behind uuid, p_behind_at bigint,
-    out ids uuid[], out above bigint, out step bigint)
-language plpgsql stable set search_path from current as $$
+    out ids uuid[], out above bigint, out step bigint) language plpgsql stable set search_path from current as $$
 declare
     v_window integer := 4;
     v_apart  integer := 4;
@@ -83,7 +82,6 @@ create or replace function move(job uuid, "where" text default null, other uuid 
 returns table (id uuid, state state, refused boolean, refusal text)
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_scope    text := enter(move.for_tenant, move.actor);
     v_where    text := coalesce(move."where", case when move.priority is not null then 'last' end);

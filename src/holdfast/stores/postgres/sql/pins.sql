@@ -40,9 +40,7 @@ end $$;
 -- Pin a login to a tenant, or change its pin. It applies from the next statement of its sessions on.
 create or replace function pin_login(login text, to_tenant text, actor text default null) returns setof login_pin
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
-#variable_conflict use_column
-declare
-    v_role record;
+declare v_role record;
 begin
     perform enter('*', pin_login.actor);
     perform check_isolation();
@@ -68,7 +66,6 @@ end $$;
 -- Remove a login's pin. Returns false if there was none.
 create or replace function unpin_login(login text, actor text default null) returns boolean
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
-#variable_conflict use_column
 begin
     perform enter('*', unpin_login.actor);
     perform check_isolation();

@@ -4,17 +4,15 @@
 -- not match its other columns). Such a row can only have been written around the functions. This tries each candidate alone,
 -- in a subtransaction that is always rolled back, and records those that fail. It is called only after a failure: the usual
 -- path costs one read of an empty table. After ten minutes the row is tried again.
-create or replace function set_aside(lease uuid, queues text[], kinds text[] default null, want integer default 1000,
-                                     for_tenant text default '*')
-returns setof uuid
+create or replace function quarantine(lease uuid, queues text[], kinds text[] default null, want integer default 1000,
+                                     for_tenant text default '*') returns setof uuid
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
-    v_scope text := enter(set_aside.for_tenant, 'reaper');
+    v_scope text := enter(quarantine.for_tenant, 'recovery');
     v_bad   uuid[] := array(select q.job_id from quarantine q where q.until > clock_now());
-    v_live  boolean := exists (select from lease l where l.id = set_aside.lease and l.tenant = v_scope
+    v_live  boolean := exists (select from lease l where l.id = quarantine.lease and l.tenant = v_scope
                                   and l.ended_at is null and l.until > clock_now());
     v_job   record;
     v_why   text;
@@ -22,31 +20,31 @@ begin
     for v_job in
         select c.id, c.tenant, c.how from (
             (select s.id, s.tenant, 'take' as how from job_state s
-              where v_live and s.queue = any (set_aside.queues) and s.state = 'queued' and s.due_at is null
-                and (set_aside.kinds is null or s.kind = any (set_aside.kinds))
+              where v_live and s.queue = any (quarantine.queues) and s.state = 'queued' and s.due_at is null
+                and (quarantine.kinds is null or s.kind = any (quarantine.kinds))
                 and s.id <> all (v_bad) and (v_scope = '*' or s.tenant = v_scope)
-              order by s.queue, s.priority desc, s.position, s.id limit set_aside.want)
+              order by s.queue, s.priority desc, s.position, s.id limit quarantine.want)
             union all
             (select s.id, s.tenant, 'promote' from job_state s
               where s.due_at <= v_now and s.due_at is not null and s.state in ('queued', 'retry_waiting')
                 and s.id <> all (v_bad) and (v_scope = '*' or s.tenant = v_scope)
-              order by s.due_at limit set_aside.want)
+              order by s.due_at limit quarantine.want)
             union all
             (select s.id, s.tenant, 'expire' from job_state s
               where s.deadline_at <= v_now and s.deadline_at is not null
                 and s.state in ('queued', 'leased', 'retry_waiting', 'waiting_for_approval')
                 and s.id <> all (v_bad) and (v_scope = '*' or s.tenant = v_scope)
-              order by s.deadline_at limit set_aside.want)
+              order by s.deadline_at limit quarantine.want)
             union all
             (select s.id, s.tenant, 'free' from job_state s
               where s.lease in (select l.id from lease l where l.ended_at is not null and l.swept_at is null)
                 and s.state in ('leased', 'in_progress')
                 and s.id <> all (v_bad) and (v_scope = '*' or s.tenant = v_scope)
-              order by s.id limit set_aside.want)) c
+              order by s.id limit quarantine.want)) c
     loop
         begin
             if v_job.how = 'take' then
-                update job_state s set state = 'in_progress', lease = set_aside.lease, settled_by = null, note = null,
+                update job_state s set state = 'in_progress', lease = quarantine.lease, settled_by = null, note = null,
                        held_by = null, attempt = s.attempt + 1, started_at = v_now where s.id = v_job.id;
             elsif v_job.how = 'promote' then
                 update job_state s set state = 'queued', due_at = null, note = null where s.id = v_job.id;

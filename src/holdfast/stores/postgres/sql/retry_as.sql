@@ -2,9 +2,8 @@
 -- kind creates a new job for each retry get a successor and stay `failed`; returns which. `how` says what is still to be
 -- counted: a 'retry', a 'loss' of a worker, or nothing. It is part of the transaction that ended the attempt, so it can be
 -- neither lost nor repeated; a unique key ensures one successor per job.
-create or replace function retry_anew(p_jobs uuid[], p_how text[], p_delays double precision[], p_now timestamptz)
-returns uuid[]
-language plpgsql set search_path from current as $$
+create or replace function retry_as_new(p_jobs uuid[], p_how text[], p_delays double precision[], p_now timestamptz)
+returns uuid[] language plpgsql set search_path from current as $$
 declare
     v_old    uuid[];
     v_new    uuid[];

@@ -1,11 +1,10 @@
 -- End attempts, each with its settlement (engine/settlement.py decides; nothing is decided here). `outcomes`: succeeded,
--- retry, bury (dead letter), fail (final), crash, snooze, cancel, and for a handler that waits: pause (for a time or an event)
+-- retry, dead_letter, fail (final), crash, snooze, cancel, and for a handler that waits: pause (for a time or an event)
 -- and ask (an approval). `details`: null, or what belongs to it:
 --     {"result": …, "result_ref": …, "delay": seconds, "code": …, "message": …, "note": {…}, "steps": …, "pause": …}
 -- Returns the ids whose attempt this lease no longer holds: nothing was written for those.
 create or replace function settle_many(lease uuid, jobs uuid[], attempts integer[], outcomes text[],
-                                       details json[] default null, for_tenant text default null)
-returns setof uuid
+                                       details json[] default null, for_tenant text default null) returns setof uuid
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 begin
@@ -16,15 +15,13 @@ end $$;
 
 -- The same for a caller that already acts under that lease, with the caller's settings: those of exchange, or those above.
 create or replace function settle_under(lease uuid, jobs uuid[], attempts integer[], outcomes text[], details json[],
-                                        v_now timestamptz)
-returns setof uuid language plpgsql as $$
-#variable_conflict use_column
+                                        v_now timestamptz) returns setof uuid language plpgsql as $$
 declare
     v_jobs     uuid[];
     v_tenants  text[];
     v_outcomes text[];
     v_details  json[];
-    v_anew     uuid[];   -- retried as new jobs
+    v_as_new     uuid[];   -- retried as new jobs
 begin
     -- Lease and state are compared in a form that no index matches: the index of held jobs looks small to the planner, which
     -- would scan it completely for every settlement. In ascending id order, in which every batch locks.
@@ -61,12 +58,15 @@ begin
                    error_code = case when o.outcome not in ('succeeded', 'snooze', 'pause', 'ask', 'cancel') then o.detail ->> 'code' end,
                    error_message = case when o.outcome not in ('succeeded', 'snooze', 'pause', 'ask', 'cancel') then o.detail ->> 'message' end,
                    crashes = s.crashes + case o.outcome when 'crash' then 1 else 0 end,
-                   note = (o.detail -> 'note')::jsonb
+                   note = (o.detail -> 'note')::jsonb,
+                   -- A job that no code fits yet requires code that nobody has (features/versions/postgres.sql).
+                   executor = case when o.outcome = 'snooze' and o.detail -> 'note' -> 'mismatch' is not null
+                                   then requirement(required(s.executor, 0), 'none', required(s.executor, 2)) else s.executor end
               from offered o
              where s.id = o.id and s.lease is not distinct from settle_under.lease and s.attempt = o.attempt
                and s.state is not distinct from 'in_progress'
-            -- Whether a crash, already counted, exceeds the limit is decided from the row, as for the reaper.
-            returning s.id, s.tenant, case when o.outcome = 'crash' and s.crashes > s.max_crashes then 'bury' else o.outcome end
+            -- Whether a crash, already counted, exceeds the limit is decided from the row, as for recovery.
+            returning s.id, s.tenant, case when o.outcome = 'crash' and s.crashes > s.max_crashes then 'dead_letter' else o.outcome end
                       as outcome, o.detail
         )
         select array_agg(id),
@@ -84,7 +84,7 @@ begin
         on conflict (job_id) do nothing;   -- a job succeeds once; `audit verify` finds rows written before
 
         if v_outcomes && array['retry', 'crash'] then
-            v_anew := retry_anew(array_agg(o.id), array_agg(o.outcome), array_agg(coalesce((o.detail ->> 'delay')::float8, 0)), v_now)
+            v_as_new := retry_as_new(array_agg(o.id), array_agg(o.outcome), array_agg(coalesce((o.detail ->> 'delay')::float8, 0)), v_now)
                  from unnest(v_jobs, v_outcomes, v_details) as o(id, outcome, detail)
                 where o.outcome in ('retry', 'crash');
         end if;
@@ -97,11 +97,11 @@ begin
                         then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0)) end,
                finished_at = case when o.outcome in ('retry', 'crash') then null else v_now end,
                -- A dead letter stores its group (features/dead_letters/postgres.sql).
-               note = case when o.outcome = 'bury' and o.detail -> 'note' ->> 'fingerprint' is not null
+               note = case when o.outcome = 'dead_letter' and o.detail -> 'note' ->> 'fingerprint' is not null
                            then jsonb_strip_nulls(jsonb_build_object('fingerprint', o.detail -> 'note' ->> 'fingerprint',
                                                                      'frame', o.detail -> 'note' ->> 'frame')) end
           from unnest(v_jobs, v_outcomes, v_details) as o(id, outcome, detail)
-         where s.id = o.id and o.outcome in ('retry', 'bury', 'crash') and (v_anew is null or o.id <> all (v_anew));
+         where s.id = o.id and o.outcome in ('retry', 'dead_letter', 'crash') and (v_as_new is null or o.id <> all (v_as_new));
 
         if v_outcomes && array['pause', 'ask'] then
             perform suspend(array_agg(o.id), array_agg(o.tenant), array_agg(o.detail), v_now)

@@ -12,10 +12,8 @@ end $$;
 
 -- Save progress under a name. Returns false if this lease no longer holds the attempt.
 create or replace function save_checkpoint(job uuid, lease uuid, attempt integer, name text, value json,
-                                           for_tenant text default null)
-returns boolean
+                                           for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();
     v_tenant text := tenant_of_held(save_checkpoint.job, save_checkpoint.lease, save_checkpoint.attempt,
@@ -30,7 +28,7 @@ begin
        set value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at,
            saves = case when c.attempt = excluded.attempt then c.saves + 1 else 1 end;
     if save_checkpoint.value::text like '{"$holdfast":%' then
-        delete from leftover l where l.tenant = v_tenant and l.job_id = save_checkpoint.job
+        delete from orphaned_file l where l.tenant = v_tenant and l.job_id = save_checkpoint.job
            and l.ref = save_checkpoint.value -> '$holdfast' ->> 'stored';
     end if;
     return true;
@@ -39,9 +37,7 @@ end $$;
 -- Record that a file is about to be stored for a step or a checkpoint. It is on the list of files to delete until the step is
 -- saved: if the worker dies in between, the file is deleted within a day.
 create or replace function note_upload(job uuid, lease uuid, attempt integer, ref text, for_tenant text default null)
-returns boolean
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+returns boolean language plpgsql security definer set search_path from current as $$
 declare
     v_now    timestamptz := clock_now();
     v_tenant text := tenant_of_held(note_upload.job, note_upload.lease, note_upload.attempt, note_upload.for_tenant);
@@ -49,35 +45,32 @@ begin
     if v_tenant is null then
         return false;
     end if;
-    insert into leftover (tenant, ref, job_id, at, again_at)
+    insert into orphaned_file (tenant, ref, job_id, at, again_at)
     values (v_tenant, note_upload.ref, note_upload.job, v_now, v_now + interval '1 day')
     on conflict do nothing;
     return true;
 end $$;
 
 -- A file that a step or a checkpoint no longer refers to returns to that list: the step was saved again, forgotten or cleaned.
-create or replace function leave_part() returns trigger
-language plpgsql security definer set search_path from current as $$
+create or replace function orphan_part() returns trigger language plpgsql security definer set search_path from current as $$
 begin
-    insert into leftover (tenant, ref, job_id, at, again_at)
+    insert into orphaned_file (tenant, ref, job_id, at, again_at)
     select old.tenant, o.ref, old.job_id, clock_now(), clock_now()
       from (select old.value -> '$holdfast' ->> 'stored') o(ref)
      where o.ref like 'artifact://%/' || old.job_id || '/%'
     on conflict do nothing;
     return null;
 end $$;
-create or replace trigger leave_part after update or delete on checkpoint for each row
-    when (old.value::text like '{"$holdfast":{%"stored":"artifact:%') execute function leave_part();
-create or replace trigger leave_part after update or delete on step for each row
-    when (old.value::text like '{"$holdfast":{%"stored":"artifact:%') execute function leave_part();
+create or replace trigger orphan_part after update or delete on checkpoint for each row
+    when (old.value::text like '{"$holdfast":{%"stored":"artifact:%') execute function orphan_part();
+create or replace trigger orphan_part after update or delete on step for each row
+    when (old.value::text like '{"$holdfast":{%"stored":"artifact:%') execute function orphan_part();
 
 -- Record a file that an attempt created. Accepted while this lease holds the job, and shortly after it has ended the attempt.
 -- Returns false otherwise.
 create or replace function add_artifact(job uuid, lease uuid, attempt integer, name text, ref text, meta jsonb default null,
-                                        for_tenant text default null)
-returns boolean
+                                        for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();
     v_tenant text;
@@ -109,9 +102,7 @@ create or replace function save_steps(lease uuid, entries json, for_tenant text 
 returns table (job_id uuid, n integer, fate text, value json)
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
     set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
-declare
-    v_now timestamptz := clock_now();
+declare v_now timestamptz := clock_now();
 begin
     perform act_under(save_steps.lease, save_steps.for_tenant);
     return query
@@ -145,7 +136,7 @@ begin
       left join held h on h.id = o.job and h.attempt = o.attempt
      where not exists (select from saved d where d.job_id = o.job and d.n = o.n);
     if position('"stored":"artifact:' in save_steps.entries::text) > 0 then
-        delete from leftover l using json_to_recordset(save_steps.entries) as e(job uuid, n integer), step t
+        delete from orphaned_file l using json_to_recordset(save_steps.entries) as e(job uuid, n integer), step t
          where t.job_id = e.job and t.n = e.n and t.tenant = l.tenant and t.job_id = l.job_id
            and t.value -> '$holdfast' ->> 'stored' = l.ref;
     end if;
@@ -163,7 +154,7 @@ return case when shape is not null then
                                          else data -> k end), '{}')::text
        from jsonb_array_elements_text(shape::jsonb) k) end;
 
-create or replace function told(e app_event) returns json language sql stable
+create or replace function event_document(e app_event) returns json language sql stable
 return json_build_object('id', e.id, 'name', e.name, 'data', e.data, 'sent_by', e.sent_by,
     'sent_at', to_char(e.sent_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'));
 
@@ -171,8 +162,7 @@ return json_build_object('id', e.id, 'name', e.name, 'data', e.data, 'sent_by', 
 create or replace function event_for(p_job uuid, p_n integer, p_since timestamptz) returns app_event
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-declare
-    v_event app_event;
+declare v_event app_event;
 begin
     select e.* into v_event from step t join app_event e
         on e.tenant = t.tenant and e.name = t.name and e.sent_at >= p_since
@@ -229,7 +219,7 @@ begin
         if v_job.waits is true then
             v_event := event_for(v_wait.job_id, v_wait.n, v_wait.since);
             if v_event.id is not null then
-                update step t set value = told(v_event), ended_at = p_now where t.job_id = v_wait.job_id and t.n = v_wait.n;
+                update step t set value = event_document(v_event), ended_at = p_now where t.job_id = v_wait.job_id and t.n = v_wait.n;
                 update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', v_job.name)
                  where s.id = v_wait.job_id;
                 perform notify_listeners(v_job.queue);
@@ -252,7 +242,6 @@ end $$;
 create or replace function suspend(jobs uuid[], tenants text[], details json[], p_now timestamptz) returns void
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_wait  record;
     v_event app_event;
@@ -300,7 +289,7 @@ begin
                 on conflict (job_id, n) do update set since = excluded.since, bound = null, check_at = excluded.check_at;
                 continue;
             end if;
-            update step t set value = told(v_event), ended_at = p_now where t.job_id = v_wait.job_id and t.n = v_wait.n;
+            update step t set value = event_document(v_event), ended_at = p_now where t.job_id = v_wait.job_id and t.n = v_wait.n;
         end if;
         update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', v_wait.name)
          where s.id = v_wait.job_id;
@@ -320,7 +309,6 @@ create or replace function send_event(name text, data json default '{}', key tex
 returns table (id uuid, created boolean, woke integer, refused boolean, reason text, detail text)
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-#variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();
     v_tenant text := coalesce(send_event.for_tenant, nullif(scope(), '*'), 'default');
@@ -390,7 +378,7 @@ begin
     if v_jobs is not null then
         perform from job_state s where s.id = any (v_jobs) order by s.id for update;
         -- The wait of a job that has ended meanwhile is closed too: it is not read again.
-        update step t set value = told(v_event), ended_at = v_now
+        update step t set value = event_document(v_event), ended_at = v_now
           from unnest(v_jobs, v_places) as o(job, n)
          where t.job_id = o.job and t.n = o.n and t.ended_at is null;
         -- Jobs that sleep until the event; the others are already running and will find it.
@@ -413,9 +401,7 @@ end $$;
 -- Delete the stored steps of a dead letter from position `to_place` on, so that its handler repeats them when it is redriven.
 -- Returns how many were deleted; null if there is no such dead letter.
 create or replace function rewind(job uuid, to_place integer, actor text default null, for_tenant text default null)
-returns integer
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
+returns integer language plpgsql security definer set search_path from current as $$
 declare
     v_scope text := enter(rewind.for_tenant, nullif(rewind.actor, ''));
     v_count integer;
@@ -432,7 +418,7 @@ end $$;
 
 -- --- steps and events ---
 
-create or replace function judge_step() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_step() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op = 'INSERT' then
         raise exception 'job %: only the decision of its approval can finish this step', new.job_id using errcode = 'ZH002';
@@ -447,25 +433,11 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_insert before insert on step for each row
-    when (new.kind = 'approval' and new.ended_at is not null) execute function judge_step();
-create or replace trigger judge_update before update on step for each row
+create or replace trigger guard_insert before insert on step for each row
+    when (new.kind = 'approval' and new.ended_at is not null) execute function guard_step();
+create or replace trigger guard_update before update on step for each row
     when (old.ended_at is not null or old.kind = 'approval' and new.ended_at is not null
           or old.job_id <> new.job_id or old.n <> new.n or old.tenant <> new.tenant or old.name <> new.name or old.kind <> new.kind)
-    execute function judge_step();
-
-create or replace trigger refuse_update before update on app_event for each statement execute function refuse_change();
+    execute function guard_step();
 
 -- --- deletion ---
-
--- Steps and events are deleted with their job, like its ledger (judge_delete); steps also by rewind.
-create or replace function judge_step_delete() returns trigger language plpgsql set search_path from current as $$
-begin
-    if exists (select from job_state s join gone g on s.id = g.job_id where s.state not in ('dead_letter', 'cleaned')) then
-        raise exception 'only the steps of dead letters can be deleted' using errcode = 'ZH002';
-    end if;
-    return null;
-end $$;
-create or replace trigger judge_delete after delete on step
-    referencing old table as gone for each statement execute function judge_step_delete();
-create or replace trigger refuse_truncate before truncate on step for each statement execute function refuse_change();

@@ -3,15 +3,21 @@
 do $$
 declare
     v_table text;
+    v_check text;
 begin
-    for v_table in
-        select c.relname from pg_class c where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p')
+    for v_table, v_check in
+        -- The same as for old rows. A new row is checked alone, and there each sub-select and function costs more than the
+        -- comparison. Rows of a partition are checked by the policy of its table.
+        select c.relname, case when not c.relispartition then
+                   ' with check (case (select scope()) when tenant then true when ''*'' then true end)' end
+          from pg_class c where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p')
     loop
         execute format('alter table %I enable row level security', v_table);
         execute format('alter table %I force row level security', v_table);
         execute format('drop policy if exists tenancy on %I', v_table);
         if exists (select from pg_attribute a where a.attrelid = v_table::regclass and a.attname = 'tenant') then
-            execute format('create policy tenancy on %I using (tenant = (select scope()) or (select scope()) = ''*'')', v_table);
+            execute format('create policy tenancy on %I using (tenant = (select scope()) or (select scope()) = ''*'')%s',
+                v_table, v_check);
         else
             execute format('create policy tenancy on %I using (true)', v_table);  -- contains no tenant's data
         end if;
@@ -26,8 +32,7 @@ create policy everybodys on lease for select using (tenant = '*' and (select sco
 -- So are settings that apply to every tenant: limits, retention, reservations, pauses and queue settings. The counts for them
 -- are written by the functions that claim and settle jobs; no role is granted access to them.
 do $$
-declare
-    v_table text;
+declare v_table text;
 begin
     foreach v_table in array array['job_limit', 'reservation', 'queue_setting', 'payload_rule', 'retention', 'retention_pass',
                                    'pause', 'seal'] loop
@@ -55,13 +60,12 @@ alter table job alter column created_at set default clock_now();
 -- would cost a tenth of a job. A clock that tests have stopped is not compared. Policies do not apply to a superuser; `audit
 -- verify` finds such rows.
 do $$
-declare
-    v_table text;
+declare v_table text;
 begin
     foreach v_table in array array['event', 'action'] loop
         execute format('drop policy if exists written_now on %I', v_table);
         execute format('create policy written_now on %I as restrictive for insert with check ('
-            'xid = (select pg_current_xact_id()::text::bigint)'
+            'xid = (select ledger_position())'
             ' and coalesce(abs(extract(epoch from at - (select clock_timestamp() + c.shift from clock c where c.stopped is null))) <= 60, true))', v_table);
     end loop;
 end $$;
@@ -75,7 +79,7 @@ end $$;
 create or replace function hidden(p_tenant text, p_table regclass) returns boolean language sql stable
 return scope() is distinct from '*' and scope() is distinct from p_tenant and row_security_active(p_table);
 
-create or replace function judge_scope() returns trigger language plpgsql set search_path from current as $$
+create or replace function guard_scope() returns trigger language plpgsql set search_path from current as $$
 begin
     if scope() = '*' then   -- nothing is hidden; and a purge of a million rows need not check each
         return null;
@@ -94,23 +98,23 @@ end $$;
 -- every job: the trigger that writes the ledger checks them (transition.sql). Nor for updates of api_token: the use of a
 -- presented token may be recorded in any scope.
 do $$
-declare
-    v_table text;
+declare v_table text;
 begin
     for v_table in
         select c.relname from pg_class c
          where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p')
            and not c.relispartition   -- partitions refuse statements that name them
            and exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant')
-           -- Not the triggers of recorded tables (action_triggers.py): in a new database they are created later.
-           and exists (select from pg_trigger t where t.tgrelid = c.oid and not t.tgisinternal and t.tgname not like E'record\\_%'
-                          and t.tgname <> 'keep_fixed' or t.tgrelid = c.oid and t.tgname = 'record_transition')
+           -- Triggers that record an action or keep a column read no other table.
+           and (c.relname in ('job_state', 'subscription', 'tenant', 'tenant_load') or exists (
+               select from pg_trigger t where t.tgrelid = c.oid and not t.tgisinternal
+                  and t.tgname <> 'keep_fixed' and t.tgname not like E'record\\_%'))
     loop
-        execute format('create or replace trigger judge_scope after delete on %I referencing old table as gone'
-            ' for each statement execute function judge_scope()', v_table);
+        execute format('create or replace trigger guard_scope after delete on %I referencing old table as gone'
+            ' for each statement execute function guard_scope()', v_table);
         if v_table not in ('job_state', 'api_token') then
-            execute format('create or replace trigger judge_scope_kept after update on %I referencing old table as gone'
-                ' for each statement execute function judge_scope()', v_table);
+            execute format('create or replace trigger guard_scope_kept after update on %I referencing old table as gone'
+                ' for each statement execute function guard_scope()', v_table);
         end if;
     end loop;
 end $$;

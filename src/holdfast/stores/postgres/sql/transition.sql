@@ -37,6 +37,8 @@ begin
                (select not (d.limited or d.capped) from dispatch d) as free, exists (select from watch) as watched,
                -- A claim has to name a live lease.
                v_lease is null or (select l.ended_at is null and l.name <> 'generator' from lease l where l.id = v_lease) as live,
+               (select jsonb_build_object('version', l.app_version) from lease l
+                 where l.id = v_lease and l.app_version is not null) as version,
                -- clock_now(), inlined.
                (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c) as now
           into v_seen from new_rows n left join old_rows o on o.id = n.id;
@@ -45,8 +47,8 @@ begin
             v_now := v_seen.now;
             v_was := case v_state when 'succeeded' then 'in_progress' else 'queued' end;
             v_type := event_type(v_was, v_state, null, null);
-            insert into event (xid, job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)
-            select v_xid, n.id, n.tenant, n.kind, v_type, v_was, v_state, n.attempt, v_now, v_actor from new_rows n;
+            insert into event (xid, job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)
+            select v_xid + ledger_base(), n.id, n.tenant, n.kind, v_type, v_was, v_state, n.attempt, v_now, v_actor, v_seen.version from new_rows n;
             if v_seen.watched and v_state = 'succeeded' then
                 perform notify_listeners(n.id::text) from new_rows n where exists (select from watch w where w.job_id = n.id);
             end if;
@@ -73,15 +75,18 @@ begin
     end if;
     v_now := v_seen.now;
     v_xid := pg_current_xact_id()::text::bigint;   -- once, instead of once per row by the column's default
+    perform announce_upkeep();   -- it may wait for a time now, or have ended a workflow
     insert into event (xid, job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)
-    select v_xid, n.id, n.tenant, n.kind,
+    select v_xid + ledger_base(), n.id, n.tenant, n.kind,
            -- A worker that shows the lease was not lost, whatever its handler calls the error; it may have lost a process of
            -- its own, which it counts as a crash.
            event_type(o.state, n.state, case when n.settled_by = o.lease
                                           then case when n.crashes > o.crashes then 'process_died' end
                                           else n.error_code end, n.note),
            o.state, n.state, n.attempt, v_now, v_actor,
-           event_meta(o.state, n.state, n.note, n.id, n.error_code, n.error_message, n.due_at)
+           case when n.state <> 'in_progress' then event_meta(o.state, n.state, n.note, n.id, n.error_code, n.error_message, n.due_at)
+                else coalesce((select coalesce(n.note, '{}') || jsonb_build_object('version', l.app_version) from lease l
+                                where l.id = n.lease and l.app_version is not null), n.note) end
       from new_rows n left join old_rows o on o.id = n.id
      where case
         -- Checked where it is read: if any of this is true for a row, the statement is refused.
@@ -90,7 +95,8 @@ begin
              or n.attempt <> o.attempt + (case when n.state = 'in_progress' and o.state <> 'in_progress' then 1 else 0 end)
              or n.lease <> o.lease or o.tenant <> n.tenant or o.kind <> n.kind or o.max_crashes <> n.max_crashes
              or o.agent is distinct from n.agent or o.workflow_id is distinct from n.workflow_id or o.queue <> n.queue
-             or o.deadline_at is distinct from n.deadline_at or o.executor is distinct from n.executor
+             or o.deadline_at is distinct from n.deadline_at
+             or o.executor is distinct from n.executor and required(o.executor, 2) is distinct from required(n.executor, 2)
              or broken_state(n.state, n.finished_at is not null, n.error_code is not null and n.error_message is not null,
                              n.due_at is not null, n.approval_id is not null, n.lease is not null, n.settled_by is not null,
                              n.retries, n.max_attempts, n.crashes, n.max_crashes) is not null
@@ -112,7 +118,7 @@ begin
             using errcode = 'ZH002',
                   hint = 'Set holdfast.tenant before the statement and do not change it until the statement has ended.';
     end if;
-    -- Before refuse_quiet: these say what is wrong with an approval, or which parents are missing.
+    -- Before refuse_in_place_change: these say what is wrong with an approval, or which parents are missing.
     if v_seen.asked then
         perform approvals_on_transition(o, n) from old_rows o join new_rows n on n.id = o.id where o.state = 'waiting_for_approval';
     end if;
@@ -121,12 +127,12 @@ begin
           where o.workflow_id is not null and o.due_at = 'infinity' and n.due_at is distinct from 'infinity'
             and n.state in ('queued', 'retry_waiting');
     end if;
-    perform refuse_quiet(o, n, coalesce(v_seen.moved and exists (
+    perform refuse_in_place_change(o, n, coalesce(v_seen.moved and exists (
                 select from old_rows a join new_rows b on b.id = a.id
                  where b.note -> 'moved' is distinct from a.note -> 'moved' and b.note ? 'moved'
                    and b.state = a.state and b.state in ('queued', 'retry_waiting')), false), v_now)
        from old_rows o join new_rows n on n.id = o.id
-      where quiet(o.state, n.state, o.note, n.note,
+      where changed_in_place(o.state, n.state, o.note, n.note,
                   o.priority <> n.priority, o.position <> n.position,
                   o.retries <> n.retries or o.crashes <> n.crashes or o.max_attempts <> n.max_attempts,
                   o.due_at is distinct from n.due_at or o.held_by is distinct from n.held_by,

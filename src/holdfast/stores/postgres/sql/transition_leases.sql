@@ -3,8 +3,7 @@
 -- per job.
 create or replace function check_leases(p_jobs uuid[], p_leases uuid[], p_taken boolean[], p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
-declare
-    v_bad record;
+declare v_bad record;
 begin
     select t.job, t.lease, t.taken into v_bad from unnest(p_jobs, p_leases, p_taken) as t(job, lease, taken)
      where case when t.taken then (select l.ended_at is null and l.name <> 'generator' from lease l where l.id = t.lease) is not true

@@ -1,22 +1,21 @@
 -- Return the event type of a transition, derived from the row alone, so that hand-written transitions get one too.
-create or replace function event_type(was state, now_is state, error_code text, note jsonb) returns text
-language sql immutable
+create or replace function event_type(was state, now_is state, error_code text, note jsonb) returns text language sql immutable
 return case now_is
     when 'in_progress' then case was when 'queued' then 'take' else 'start' end
     when 'succeeded' then 'succeed'
     when 'leased' then 'claim'
     when 'failed' then case was
-        when 'in_progress' then case error_code when 'worker_lost' then 'lapse' when 'process_died' then 'crash' else 'fail' end
+        when 'in_progress' then case error_code when 'worker_lost' then 'lease_expired' when 'process_died' then 'crash' else 'fail' end
         when 'waiting_for_approval' then case when error_code in ('deadline_passed', 'approval_expired') then 'expire' else 'deny' end
         else 'expire' end
     when 'retry_waiting' then case was when 'failed' then 'retry' when 'retry_waiting' then case when note ? 'moved' then 'move' else 'replace' end else 'snooze' end
     when 'queued' then case was
-        when 'leased' then case when note ->> 'reason' = 'lease_lapsed' then 'lapse' else 'release' end
+        when 'leased' then case when note ->> 'reason' = 'lease_expired' then 'lease_expired' else 'release' end
         when 'retry_waiting' then case when note ? 'rescheduled' then 'reschedule' else 'due' end
         when 'queued' then case when note ? 'moved' then 'move' when note ? 'replaced' and not note ? 'rescheduled' then 'replace' else 'reschedule' end
         when 'dead_letter' then 'redrive'
         else case note ->> 'verdict' when 'denied' then 'deny' when 'expired' then 'expire' else 'approve' end end
-    when 'dead_letter' then 'bury'
+    when 'dead_letter' then 'dead_letter'
     when 'cancelled' then case was when 'dead_letter' then 'discard' else 'cancel' end
     when 'waiting_for_approval' then 'ask'
     when 'cleaned' then 'clean'
@@ -47,8 +46,7 @@ end $$;
 -- Whether JSON is nested more than 100 levels deep, as engine/payload.py counts. Short text, or text with few brackets, is
 -- not. Otherwise strings are removed, which leaves the brackets; removing the innermost pairs 100 times leaves what is deeper.
 create or replace function too_deep(p_json text) returns boolean language plpgsql immutable as $$
-declare
-    v_left text;
+declare v_left text;
 begin
     if length(p_json) <= 200 or length(p_json) - length(translate(p_json, '[{', '')) <= 100 then
         return false;
@@ -99,8 +97,7 @@ end;
 -- combined bit by bit. It is true for a name that begins with * or a character before it, for a name of more than 100 bytes,
 -- and for limits that are negative or above 63.
 create or replace function odd_fact(kind text, queue text, tenant text, enqueued_by text, source_system text,
-                                    max_attempts smallint, max_crashes smallint)
-returns boolean language sql immutable
+                                    max_attempts smallint, max_crashes smallint) returns boolean language sql immutable
 return least(kind collate "C", queue, tenant, enqueued_by, source_system) < '+'
     or greatest(octet_length(kind), octet_length(queue), octet_length(tenant)) > 100
     or (max_attempts - 1 | max_crashes) & -64 <> 0;
@@ -109,8 +106,7 @@ return least(kind collate "C", queue, tenant, enqueued_by, source_system) < '+'
 -- below (a test compares the two).
 create or replace function broken_state(state state, finished boolean, explained boolean, due boolean, asked boolean,
                                         held boolean, settled boolean, retries smallint, max_attempts smallint,
-                                        crashes smallint, max_crashes smallint)
-returns text language sql immutable
+                                        crashes smallint, max_crashes smallint) returns text language sql immutable
 return case
     when case state when 'in_progress' then held and not finished and not settled
                     when 'succeeded' then finished and not held end
@@ -129,15 +125,7 @@ end;
 -- Return whether the state machine allows a transition from one state to another.
 create or replace function legal(was state, now_is state) returns boolean language sql immutable
 return was = now_is or case was
-    when 'queued' then now_is in ('leased', 'in_progress', 'failed', 'cancelled')
-    when 'leased' then now_is in ('in_progress', 'queued', 'failed', 'cancelled')
-    when 'in_progress' then now_is in ('succeeded', 'failed', 'waiting_for_approval', 'retry_waiting', 'cancelled')
-    when 'waiting_for_approval' then now_is in ('queued', 'failed', 'cancelled')
-    when 'failed' then now_is in ('retry_waiting', 'dead_letter', 'cleaned')
-    when 'retry_waiting' then now_is in ('queued', 'failed', 'cancelled')
-    when 'dead_letter' then now_is in ('queued', 'cancelled')
-    when 'succeeded' then now_is = 'cleaned'
-    when 'cancelled' then now_is = 'cleaned'
+    when null then null   -- {legal pairs}
     else false
 end;
 
@@ -145,7 +133,7 @@ end;
 create or replace function pends(p_state state, p_running boolean) returns boolean language sql immutable
 return p_state in ('queued', 'retry_waiting') or p_running and p_state in ('leased', 'in_progress');
 
--- An attempt may be ended by a worker that shows its lease, cancelled by anyone, or declared lost by the reaper.
+-- An attempt may be ended by a worker that shows its lease, cancelled by anyone, or declared lost by recovery.
 create or replace function unfenced(was state, now_is state, held_by uuid, shown uuid, error_code text)
 returns boolean language sql immutable
 return was = 'in_progress' and shown is distinct from held_by
@@ -172,11 +160,38 @@ language sql stable set search_path from current set enable_seqscan = off set ji
     select string_agg(e.seq::text, ',' order by e.seq) from event e where e.job_id = p_job
 $$;
 
+-- What a job requires of its worker. `job_state.executor` is null, the label that the job names, or character 31 (30 with a
+-- fingerprint) and a JSON array: the version of the application, the fingerprint of the code and the label; null is any. A
+-- worker is described in the same form. A label begins with a larger character.
+create or replace function requirement(version text, code text, executor text) returns text language sql stable
+return case when version is null and code is null then executor
+            else chr(case when code is null then 31 else 30 end) || jsonb_build_array(version, code, executor)::text end;
+
+-- One part of a requirement: 0 the version, 1 the code, 2 the label. A row that was damaged by hand has a label that no worker has.
+create or replace function required(p_executor text, p_part integer) returns text language plpgsql immutable as $$
+begin
+    if ascii(p_executor) in (30, 31) then
+        begin
+            return substr(p_executor, 2)::jsonb ->> p_part;
+        exception when data_exception then
+            null;
+        end;
+    end if;
+    return case p_part when 2 then p_executor end;
+end $$;
+
+-- Whether a worker may run a job that requires something.
+create or replace function meets(p_worker text, p_required text) returns boolean language sql immutable
+return case when ascii(p_required) < 32
+    then coalesce(required(p_required, 0) = required(p_worker, 0), required(p_required, 0) is null)
+     and coalesce(required(p_required, 1) = required(p_worker, 1), required(p_required, 1) is null)
+     and coalesce(required(p_required, 2) = required(p_worker, 2), required(p_required, 2) is null)
+    else p_required = required(p_worker, 2) end;
+
 -- The details that an event records besides its type. Inlined into the statement that writes it. Each value is its own
 -- argument: passing the whole row would copy every row that is read.
 create or replace function event_meta(was state, now_is state, note jsonb, id uuid, error_code text, error_message text,
-                                      due_at timestamptz)
-returns jsonb language sql stable
+                                      due_at timestamptz) returns jsonb language sql stable
 return case
     when note is null and (now_is = 'in_progress' or now_is = 'succeeded') then null
     when was = now_is and note ? 'moved' then note -> 'moved'
@@ -189,7 +204,7 @@ return case
     else note end;
 
 -- Raises the error for a refused transition. It never returns; the result type only serves the expression that calls it. Each
--- value is its own argument: passing the whole row would copy every row that is read, refused or not (docs/adr/0034).
+-- value is its own argument: passing the whole row would copy every row that is read, refused or not (docs/adr/0025).
 create or replace function refuse_transition(id uuid, was state, now_is state, held_by uuid, taken_by uuid, shown uuid,
                                              error_code text, attempts integer, attempt integer, broken text)
 returns boolean language plpgsql set search_path from current as $$
@@ -228,8 +243,8 @@ end $$;
 -- operations do it. A transition has its row, which does not contain the counts: they change as transitions change them, and
 -- in no other way.
 
--- Whether refuse_quiet has to check an update.
-create or replace function quiet(was state, now_is state, old_note jsonb, new_note jsonb, ranked boolean, placed boolean,
+-- Whether refuse_in_place_change has to check an update.
+create or replace function changed_in_place(was state, now_is state, old_note jsonb, new_note jsonb, ranked boolean, placed boolean,
                                  counted boolean, due boolean, started boolean, ended boolean)
 returns boolean language sql immutable
 return ranked or placed or counted
@@ -243,8 +258,7 @@ return exists (select from pg_locks l where l.locktype = 'relation' and l.relati
 
 -- Whether a limit, pause or reservation exists that may hold back this job, under the name in `held_by`. A pause or
 -- reservation may end while a claim parks jobs for it: the next maintenance run requeues those.
-create or replace function limit_holds(new job_state) returns boolean
-language plpgsql as $$
+create or replace function limit_holds(new job_state) returns boolean language plpgsql as $$
 declare
     v_tenant text;
     v_scope  text;
@@ -269,8 +283,7 @@ end $$;
 
 -- Whether a job that keeps its state is held back or released as operations do it, or has the note of a recorded change.
 -- Only the trigger that advances a workflow (trigger depth 2) holds jobs for their parents and releases them.
-create or replace function held_as_usual(old job_state, new job_state, p_now timestamptz) returns boolean
-language plpgsql as $$
+create or replace function held_as_usual(old job_state, new job_state, p_now timestamptz) returns boolean language plpgsql as $$
 declare
     v_old jsonb := coalesce(old.note, '{}');
     v_new jsonb := coalesce(new.note, '{}');
@@ -306,7 +319,7 @@ begin
              or new.agent is not null and claims_under('agent')), false);   -- it was enabled while a claim postponed its jobs
 end $$;
 
-create or replace function refuse_quiet(old job_state, new job_state, p_moved boolean, p_now timestamptz) returns void
+create or replace function refuse_in_place_change(old job_state, new job_state, p_moved boolean, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
 declare
     v_same   boolean := new.state = old.state;
@@ -317,7 +330,7 @@ declare
                             new.note ? 'rescheduled' and not new.note ?| array['moved', 'held']
                             and new.note is distinct from old.note, false)
                         and coalesce(isfinite(old.due_at), true) and coalesce(isfinite(new.due_at), true);
-    v_anew   boolean := v_same and coalesce(new.note ? 'retried_as', false) and not coalesce(old.note ? 'retried_as', false);
+    v_as_new   boolean := v_same and coalesce(new.note ? 'retried_as', false) and not coalesce(old.note ? 'retried_as', false);
     v_before job_state;
     v_what   text;
 begin
@@ -340,11 +353,11 @@ begin
           and not (old.state = 'dead_letter' and new.state = 'queued')   -- redriven, with new counts
           and (new.max_attempts <> old.max_attempts and not v_timed
                or new.retries <> old.retries
-                  and not (new.retries = old.retries + 1 and old.state = 'failed' and (new.state = 'retry_waiting' or v_anew))
+                  and not (new.retries = old.retries + 1 and old.state = 'failed' and (new.state = 'retry_waiting' or v_as_new))
                or new.crashes <> old.crashes
                   and not (new.crashes = old.crashes + 1
                            and (old.state = 'in_progress' and new.state = 'failed'
-                                or old.state = 'failed' and (not v_same or v_anew)))) then
+                                or old.state = 'failed' and (not v_same or v_as_new)))) then
         -- A retry that is a new job continues the counts of the one before.
         select s.* into v_before from job j join job_state s on s.id = j.retry_of where j.id = new.id;
         if not (v_same and new.state = 'queued' and new.attempt = 0 and coalesce(

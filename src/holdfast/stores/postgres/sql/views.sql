@@ -9,7 +9,7 @@ select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
        j.enqueued_by, j.source_system, j.uses, j.retry_as, j.retry_of, j.depth,
        -- From the ledger, so that no write pays for them.
        (select e.at from event e where e.job_id = j.id order by e.seq desc limit 1) as updated_at,
-       (select e.at from event e where e.job_id = j.id and e.from_state = 'in_progress' and e.type in ('fail', 'lapse', 'crash')
+       (select e.at from event e where e.job_id = j.id and e.from_state = 'in_progress' and e.type in ('fail', 'lease_expired', 'crash')
          order by e.seq desc limit 1) as last_error_at,
        r.source_ref, r.target_ref, r.payload_ref, j.executor,
        (select e.at from event e where e.job_id = j.id and e.to_state = 'queued' and coalesce(e.from_state, '') <> 'queued'
@@ -24,27 +24,28 @@ select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
 -- job that never ran: its record has the number 0. `log` is the reference of a program's output, or 'database'.
 create or replace view attempts as
 select b.job_id, b.tenant, b.kind, b.attempt, b.actor as worker, b.at as started_at, e.at as ended_at,
-       case e.type when 'succeed' then 'succeeded' when 'fail' then 'failed' when 'lapse' then 'crashed' when 'crash' then 'crashed'
+       case e.type when 'succeed' then 'succeeded' when 'fail' then 'failed' when 'lease_expired' then 'crashed' when 'crash' then 'crashed'
                    when 'ask' then 'suspended' when 'snooze' then 'suspended' when 'cancel' then 'cancelled' end as outcome,
        e.meta ->> 'error_code' as error_code,
-       case when told.not_shown then '[restricted]' else e.meta ->> 'error_message' end as error_message,
+       case when rule.not_shown then '[restricted]' else e.meta ->> 'error_message' end as error_message,
        (e.meta ->> 'exit_code')::integer as exit_code,
        case when kept.log is not null and hides(b.tenant, b.kind) then '[restricted]' else kept.log end as log,
-       case when told.not_shown and e.meta ? 'traceback' then '[restricted]' else e.meta ->> 'traceback' end as traceback,
-       b.seq as started_seq, attempt_payload(b.job_id, b.attempt) as payload
+       case when rule.not_shown and e.meta ? 'traceback' then '[restricted]' else e.meta ->> 'traceback' end as traceback,
+       b.seq as started_seq, attempt_payload(b.job_id, b.attempt) as payload,
+       b.meta ->> 'version' as version
   from event b
   left join lateral (
        select n.* from event n where n.job_id = b.job_id and n.seq > b.seq and n.from_state = 'in_progress'
         order by n.seq limit 1) e on true
   -- Messages of a kind that became restricted later are hidden like its payloads.
-  left join lateral (select e.meta ->> 'error_message' <> withheld() and hides(b.tenant, b.kind) as not_shown) told on true
+  left join lateral (select e.meta ->> 'error_message' <> withheld() and hides(b.tenant, b.kind) as not_shown) rule on true
   left join lateral (select coalesce(
        e.meta ->> 'log',
        (select l.ref from attempt_log l where l.job_id = b.job_id and l.attempt = b.attempt and l.ref is not null order by l.n desc limit 1),
-       (select 'database' from attempt_log l where l.job_id = b.job_id and l.attempt = b.attempt limit 1)) as log) kept on true
+       (select 'database' as log from attempt_log l where l.job_id = b.job_id and l.attempt = b.attempt limit 1)) as log) kept on true
  where b.to_state = 'in_progress'
 union all
-select c.job_id, c.tenant, c.kind, 0, c.actor, c.at, c.at, 'skipped', null, null, null, null, null, c.seq, shown_payload(c.job_id)
+select c.job_id, c.tenant, c.kind, 0, c.actor, c.at, c.at, 'skipped', null, null, null, null, null, c.seq, shown_payload(c.job_id), null
   from event c
  where c.type = 'cancel' and c.attempt = 0 and c.meta ->> 'reason' = 'skipped' and c.meta ? 'schedule';
 

@@ -1,10 +1,6 @@
--- The schema, ordered by feature, with the same names as on PostgreSQL. Times are microseconds since 1970, UTC; ids are text,
--- so that they can be used in the sqlite3 shell.
---
---     job         facts of a job. Written once.
---     job_state   its current state. Shares its number `n` with job.
---     event       the ledger: one row per transition, written by triggers.
---     lease       one row per worker process; a job names the lease that holds it.
+-- The schema, ordered by feature, with the same names as on PostgreSQL. What tables and columns mean is written there; comments
+-- here are about SQLite. Times are microseconds since 1970, UTC; ids are text, so that they can be used in the sqlite3 shell.
+-- job_state shares its number `n` with job.
 --
 -- Clients insert into `job` only; triggers create the state row and the first event (job_insert.sql). A name is not blank:
 -- trim() alone would remove only spaces, hence the list of whitespace characters.
@@ -40,14 +36,10 @@ CREATE TABLE holdfast_job (
     enqueued_by      TEXT    NOT NULL DEFAULT 'sql',
     source_system    TEXT    NOT NULL DEFAULT 'sql',
     created_at       INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
-    -- What the job counts against besides its queue and kind, as JSON: ["key:customer-7", "resource:gpu-0"].
     uses             TEXT CONSTRAINT uses_named CHECK (json_array_length(uses) BETWEEN 1 AND 20 AND length(uses) <= 6000),
-    -- A job is retried in place, or with retry_as by a successor that names it in retry_of. `depth` is the number of
-    -- subscriptions in the chain that led to it. All three are null for nearly every job and take next to no space.
     retry_as         TEXT CHECK (retry_as = 'new_job'),
     retry_of         TEXT,
     depth            INTEGER CHECK (depth BETWEEN 1 AND 1000),
-    -- Only workers with this label may run it; null: every worker.
     executor         TEXT CONSTRAINT executor_named CHECK (executor >= '!' AND length(executor) <= 100 AND executor <> '*'),
     -- A name begins with a visible character: '!' is the first character after the space.
     CONSTRAINT kind_named          CHECK (kind >= '!' AND length(kind) <= 100),
@@ -95,20 +87,20 @@ CREATE TABLE holdfast_job_state (
     crashes        INTEGER NOT NULL DEFAULT 0,
     max_attempts   INTEGER NOT NULL,
     max_crashes    INTEGER NOT NULL,
-    due_at         INTEGER,   -- not claimable before; null when claimable now
+    due_at         INTEGER,
     deadline_at    INTEGER,
-    lease          TEXT,      -- who holds it
-    settled_by     TEXT,      -- the lease that ended the last attempt
+    lease          TEXT,
+    settled_by     TEXT,
     approval_id        TEXT,
     started_at     INTEGER,
     finished_at    INTEGER,
     error_code     TEXT,
     error_message  TEXT,
-    note           TEXT,      -- the context of the last transition, copied into its event
+    note           TEXT,
     agent          TEXT,      -- a claim must know it before it reads `job`
-    workflow_id    TEXT,      -- of a workflow's job: the trigger that sees a job end needs it without another read
+    workflow_id    TEXT,
     held_by        TEXT,      -- the full limit that a parked job waits for: [tenant, scope, name] as JSON
-    executor       TEXT,      -- of the job: a claim must know it before it reads `job`
+    executor       TEXT,
     CONSTRAINT finished_iff_terminal CHECK (
         (state = 'succeeded' OR state = 'failed' OR state = 'dead_letter' OR state = 'cancelled' OR state = 'cleaned')
         = (finished_at IS NOT NULL)),
@@ -124,19 +116,14 @@ CREATE TABLE holdfast_job_state (
 ) STRICT;
 CREATE INDEX holdfast_claimable ON holdfast_job_state (queue, priority DESC, position) WHERE state = 'queued' AND due_at IS NULL;
 CREATE INDEX holdfast_not_yet_due ON holdfast_job_state (due_at) WHERE due_at IS NOT NULL AND state IN ('queued', 'retry_waiting');
--- Few jobs are held, and `held` finds them: entering and leaving by_state too was a sixth of the cost of a job. The predicates
--- use states because readers may not see leases.
 CREATE INDEX holdfast_by_state ON holdfast_job_state (tenant, state, id) WHERE state NOT IN ('leased', 'in_progress');
 CREATE INDEX holdfast_held ON holdfast_job_state (lease) WHERE state IN ('leased', 'in_progress');
 CREATE INDEX holdfast_waiting_by_agent ON holdfast_job_state (tenant, agent, due_at)
     WHERE agent IS NOT NULL AND state IN ('queued', 'retry_waiting');
--- Health checks read which labels waiting jobs name.
 CREATE INDEX holdfast_claimable_by_executor ON holdfast_job_state (executor, tenant)
     WHERE executor IS NOT NULL AND state = 'queued' AND due_at IS NULL;
 CREATE INDEX holdfast_past_deadline ON holdfast_job_state (deadline_at)
     WHERE deadline_at IS NOT NULL AND state IN ('queued', 'leased', 'retry_waiting', 'waiting_for_approval');
--- The positions of waiting jobs that are not due. Those of due jobs are in `claimable`; moving a job reads both, and jobs that
--- never wait for a time are not in this index.
 CREATE INDEX holdfast_postponed ON holdfast_job_state (queue, priority DESC, position)
     WHERE due_at IS NOT NULL AND state IN ('queued', 'retry_waiting');
 CREATE INDEX holdfast_parked ON holdfast_job_state (held_by, priority DESC, position)
@@ -188,7 +175,7 @@ CREATE TABLE holdfast_checkpoint (
     value    TEXT    NOT NULL,
     attempt  INTEGER NOT NULL,
     saved_at INTEGER NOT NULL,
-    saves    INTEGER NOT NULL DEFAULT 1,   -- how often this attempt has saved it
+    saves    INTEGER NOT NULL DEFAULT 1,
     PRIMARY KEY (job_id, name)
 ) STRICT;
 
@@ -203,8 +190,6 @@ CREATE TABLE holdfast_artifact (
     PRIMARY KEY (job_id, attempt, name)
 ) STRICT;
 
--- The log of an attempt, in parts: lines that the handler wrote with ctx.log (encrypted if keys are set), or the reference of
--- a program's output. Written while the attempt runs.
 CREATE TABLE holdfast_attempt_log (
     job_id  TEXT    NOT NULL,
     tenant  TEXT    NOT NULL,
@@ -223,7 +208,7 @@ CREATE TABLE holdfast_attempt_log (
 
 CREATE TABLE holdfast_lease (
     id         TEXT    NOT NULL PRIMARY KEY,
-    tenant     TEXT    NOT NULL,           -- the scope its jobs were claimed in; '*' is every tenant
+    tenant     TEXT    NOT NULL,
     name       TEXT    NOT NULL,
     holder     TEXT    NOT NULL,
     until      INTEGER NOT NULL,
@@ -232,12 +217,12 @@ CREATE TABLE holdfast_lease (
     renewals   INTEGER NOT NULL DEFAULT 0,
     ended_at   INTEGER,
     ended_why  TEXT,
-    swept_at   INTEGER,                    -- no job refers to it any more
-    kinds      TEXT,                       -- kinds that the worker has handlers for; null: any
-    queues     TEXT,                       -- queues that it serves; null: not known
-    slots      INTEGER,                    -- number of jobs it runs at a time; null: not known
-    version    TEXT,                       -- Holdfast release of the worker; null: not known
-    stop_request      TEXT CHECK (stop_request IN ('drain', 'stop')),   -- an operator has asked the worker to end
+    swept_at   INTEGER,
+    kinds      TEXT,
+    queues     TEXT,
+    slots      INTEGER,
+    version    TEXT,
+    stop_request      TEXT CHECK (stop_request IN ('drain', 'stop')),
     stop_requested_at INTEGER,
     stop_requested_by TEXT,
     CONSTRAINT name_named CHECK (name >= '!'),
@@ -247,49 +232,40 @@ CREATE TABLE holdfast_lease (
 CREATE INDEX holdfast_lease_live ON holdfast_lease (until) WHERE ended_at IS NULL;
 CREATE INDEX holdfast_lease_unswept ON holdfast_lease (ended_at) WHERE ended_at IS NOT NULL AND swept_at IS NULL;
 
--- How often a job was taken from a lease (cancelled): its worker reads this one row instead of its jobs.
-CREATE TABLE holdfast_recall (
+CREATE TABLE holdfast_cancellation (
     lease TEXT    NOT NULL PRIMARY KEY,
     times INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The row that a claim reads first: nothing is limited or reserved until it says so.
 CREATE TABLE holdfast_dispatch (
     id      INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
     limited INTEGER NOT NULL DEFAULT 0,
-    swept   TEXT    NOT NULL DEFAULT '',   -- position of the last scan of parked jobs
-    -- Whether an enqueue has to check more than its own row: payload rules, tenant caps, pauses.
+    swept   TEXT    NOT NULL DEFAULT '',
     ruled      INTEGER NOT NULL DEFAULT 0,
     -- Queues that tenants share fairly, as JSON; ["*"] is all, then "-mail" is all but mail; null is none.
     fair       TEXT,
-    fair_auto  INTEGER NOT NULL DEFAULT 1,     -- not chosen by an operator: all are shared once a second tenant has jobs
-    registered INTEGER NOT NULL DEFAULT 0,     -- only registered tenants may have jobs
-    -- Policies of the deployment (features/registry): how to treat unregistered names, who may run jobs while no executor is
-    -- registered, whether jobs of the tenant `default` are refused, whether running jobs count as pending.
+    fair_auto  INTEGER NOT NULL DEFAULT 1,
+    registered INTEGER NOT NULL DEFAULT 0,
     unknown_kinds   TEXT    NOT NULL DEFAULT 'accept' CHECK (unknown_kinds IN ('accept', 'warn', 'refuse')),
     unknown_agents  TEXT    NOT NULL DEFAULT 'accept' CHECK (unknown_agents IN ('accept', 'warn', 'refuse')),
     unknown_events  TEXT    NOT NULL DEFAULT 'accept' CHECK (unknown_events IN ('accept', 'warn', 'refuse')),
     listed_only     INTEGER NOT NULL DEFAULT 0 CHECK (listed_only IN (0, 1)),
     tenant_required INTEGER NOT NULL DEFAULT 0 CHECK (tenant_required IN (0, 1)),
     running_counts  INTEGER NOT NULL DEFAULT 0 CHECK (running_counts IN (0, 1)),
-    required        TEXT    NOT NULL DEFAULT '[]'   -- facts that jobs must have: ["key *", "executor kind:pay", "agent tenant:acme"]
+    required        TEXT    NOT NULL DEFAULT '[]'
 ) STRICT;
 INSERT INTO holdfast_dispatch (id) VALUES (1);
 
--- Jobs whose rows the database refuses to move: claims skip them until then, so that they block no other job.
 CREATE TABLE holdfast_quarantine (
     job_id TEXT    NOT NULL PRIMARY KEY,
     tenant TEXT    NOT NULL,
-    why    TEXT    NOT NULL,   -- error of the database
+    why    TEXT    NOT NULL,
     at     INTEGER NOT NULL,
-    until  INTEGER NOT NULL    -- when it is tried again
+    until  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- --- Steps and application events ---
 
--- One durable call of a handler: a step, a sleep, a wait for an event, an approval. `n` is its position among the handler's
--- calls, from 1 (0 is the approval before the handler). Written once; a call that has not finished (a wait, a step to be
--- retried) has no ended_at and is finished by a second write.
 CREATE TABLE holdfast_step (
     job_id     TEXT    NOT NULL,
     n          INTEGER NOT NULL,
@@ -297,11 +273,11 @@ CREATE TABLE holdfast_step (
     name       TEXT    NOT NULL,
     kind       TEXT    NOT NULL,
     value      TEXT,
-    error      TEXT,                     -- {"type", "message"}: it failed, and its handler continued
+    error      TEXT,
     tries      INTEGER NOT NULL DEFAULT 1,
     attempt    INTEGER NOT NULL,
     started_at INTEGER NOT NULL,
-    wake_at    INTEGER,                  -- when a sleep ends, a wait is given up, or a step is retried
+    wake_at    INTEGER,
     ended_at   INTEGER,
     shape      TEXT,                     -- of a wait: the names an event must have, as JSON …
     wanted     TEXT,                     -- … and their values, as canonical JSON
@@ -313,10 +289,8 @@ CREATE TABLE holdfast_step (
     CONSTRAINT error_is_json CHECK (error IS NULL OR json_valid(error)),
     CONSTRAINT wanted_of_event CHECK (wanted IS NULL OR kind = 'event')
 ) STRICT, WITHOUT ROWID;
--- Waits for an event of this name, by what they match on: an event finds its waits without reading the others.
 CREATE INDEX holdfast_waiting ON holdfast_step (tenant, name, shape, wanted) WHERE kind = 'event' AND ended_at IS NULL;
 
--- Events that applications send and jobs can wait for. Separate from the ledger, which is about jobs.
 CREATE TABLE holdfast_app_event (
     id      TEXT    NOT NULL PRIMARY KEY DEFAULT (printf('%08x-%04x-7%03x-%04x-%012x',
         CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) >> 16,
@@ -325,12 +299,12 @@ CREATE TABLE holdfast_app_event (
     tenant  TEXT    NOT NULL,
     name    TEXT    NOT NULL,
     data    TEXT    NOT NULL,
-    key     TEXT,                        -- sent twice with the same key, it is one event
-    job_id  TEXT,                        -- only for this job
+    key     TEXT,
+    job_id  TEXT,
     sent_by TEXT    NOT NULL,
     sent_at INTEGER NOT NULL,
     seq     INTEGER,                     -- given by a trigger: events can be read in commit order, as the ledger can
-    cause_id TEXT,                       -- the job whose handler sent it
+    cause_id TEXT,
     CONSTRAINT name_named CHECK (name >= '!' AND length(name) <= 100),
     CONSTRAINT tenant_named CHECK (tenant >= '!' AND tenant <> '*'),
     CONSTRAINT data_is_object CHECK (json_valid(data) AND json_type(data) = 'object')
@@ -365,14 +339,14 @@ CREATE TABLE holdfast_migration (
 
 CREATE TABLE holdfast_agent (
     tenant            TEXT    NOT NULL,
-    id                TEXT    NOT NULL,   -- id that jobs use
-    name              TEXT    NOT NULL,   -- display name
-    kind              TEXT,               -- the only kind of its jobs; null: any
-    max_attempts      INTEGER,            -- null in this and the next two: the kind's own
+    id                TEXT    NOT NULL,
+    name              TEXT    NOT NULL,
+    kind              TEXT,
+    max_attempts      INTEGER,
     max_crashes       INTEGER,
     backoff           TEXT,
     max_payload_bytes INTEGER,
-    max_wait          REAL,               -- maximum seconds from when a job may start until it starts
+    max_wait          REAL,
     requires_approval INTEGER NOT NULL DEFAULT 0,
     disabled_at       INTEGER,
     disabled_by       TEXT,
@@ -396,7 +370,6 @@ CREATE TABLE holdfast_agent (
     CONSTRAINT reason_given      CHECK (trim(disabled_reason, char(9, 10, 11, 12, 13, 32)) <> '')
 ) STRICT, WITHOUT ROWID;
 
--- Registries, for all tenants: the kinds of jobs and the types of events that a deployment knows.
 CREATE TABLE holdfast_registered_kind (
     name        TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL DEFAULT '*',
@@ -423,7 +396,6 @@ CREATE TABLE holdfast_registered_event (
     CONSTRAINT schema_object       CHECK (json_type(schema) = 'object'),
     CONSTRAINT description_bounded CHECK (length(description) <= 1000)
 ) STRICT, WITHOUT ROWID;
--- Names that were accepted with a warning, each once.
 CREATE TABLE holdfast_unregistered_name (
     tenant   TEXT    NOT NULL,
     registry TEXT    NOT NULL CHECK (registry IN ('kind', 'agent', 'event type')),
@@ -432,7 +404,6 @@ CREATE TABLE holdfast_unregistered_name (
     PRIMARY KEY (tenant, registry, name)
 ) STRICT, WITHOUT ROWID;
 
--- Labels of workers that may claim jobs. Empty: every worker may, unless `dispatch.listed_only`. One list for all tenants.
 CREATE TABLE holdfast_executor (
     label    TEXT    NOT NULL PRIMARY KEY,
     tenant   TEXT    NOT NULL DEFAULT '*',
@@ -455,12 +426,12 @@ CREATE TABLE holdfast_approval (
     name          TEXT    NOT NULL,
     summary       TEXT    NOT NULL,
     data          TEXT,
-    form          TEXT,                  -- JSON schema for the data of a decision
-    approvers     TEXT    NOT NULL DEFAULT '[]',        -- empty: anyone
+    form          TEXT,
+    approvers     TEXT    NOT NULL DEFAULT '[]',
     quorum        INTEGER NOT NULL DEFAULT 1,
     requester     TEXT    NOT NULL,
     not_requester INTEGER NOT NULL DEFAULT 0,
-    token_only    INTEGER NOT NULL DEFAULT 0,   -- decided only with a token
+    token_only    INTEGER NOT NULL DEFAULT 0,
     on_deny       TEXT    NOT NULL DEFAULT 'fail',
     on_expire     TEXT    NOT NULL DEFAULT 'deny',
     expires_in    INTEGER,
@@ -471,8 +442,8 @@ CREATE TABLE holdfast_approval (
     escalate_at   INTEGER,
     escalate_to   TEXT    NOT NULL DEFAULT '[]',
     escalated_at  INTEGER,
-    notify        TEXT,                  -- kind of the job that notifies people
-    content_hash  TEXT    NOT NULL,      -- hash of the request; tokens are bound to it
+    notify        TEXT,
+    content_hash  TEXT    NOT NULL,
     state         TEXT    NOT NULL DEFAULT 'open',
     opened_at     INTEGER NOT NULL,
     decided_at    INTEGER,
@@ -486,7 +457,6 @@ CREATE TABLE holdfast_approval (
     CONSTRAINT expiry_whole CHECK ((expires_at IS NULL) = (expires_in IS NULL)),
     CONSTRAINT reminders_whole CHECK ((remind_at IS NULL) = (remind_every IS NULL))
 ) STRICT;
--- The inbox, in pages: ids are UUIDv7 and sort by the time of the request.
 CREATE INDEX holdfast_approval_inbox ON holdfast_approval (tenant, id) WHERE state = 'open';
 CREATE UNIQUE INDEX holdfast_asked_once ON holdfast_approval (job_id) WHERE state = 'open';   -- a job waits for one at a time
 CREATE INDEX holdfast_approval_by_job ON holdfast_approval (job_id, id);
@@ -495,12 +465,11 @@ CREATE INDEX holdfast_approval_by_state ON holdfast_approval (tenant, state, id)
 CREATE INDEX holdfast_approval_due ON holdfast_approval (min(coalesce(expires_at, 9223372036854775807), coalesce(remind_at, 9223372036854775807),
                                    coalesce(escalate_at, 9223372036854775807))) WHERE state = 'open';
 
--- Decisions of people. Where an approval has a form, a person may vote again with other values; the last vote counts.
 CREATE TABLE holdfast_vote (
     approval_id TEXT    NOT NULL,
     tenant  TEXT    NOT NULL,
     person  TEXT    NOT NULL,
-    n       INTEGER NOT NULL DEFAULT 1,   -- number of the vote on its approval
+    n       INTEGER NOT NULL DEFAULT 1,
     verdict TEXT    NOT NULL,
     how     TEXT    NOT NULL,
     comment TEXT,
@@ -512,12 +481,11 @@ CREATE TABLE holdfast_vote (
     CONSTRAINT how_named CHECK (how >= '!')
 ) STRICT, WITHOUT ROWID;
 
--- Tokens that let their holder decide an approval: only their hashes, and each works once.
 CREATE TABLE holdfast_approval_token (
     hash       TEXT    NOT NULL PRIMARY KEY,
     tenant     TEXT    NOT NULL,
     approval_id    TEXT    NOT NULL,
-    person     TEXT,                     -- person it was issued to; null: its holder gives a name
+    person     TEXT,
     issued_by  TEXT    NOT NULL,
     issued_at  INTEGER NOT NULL,
     expires_at INTEGER,
@@ -527,15 +495,14 @@ CREATE INDEX holdfast_approval_token_by_approval ON holdfast_approval_token (app
 
 -- --- Connectors ---
 
--- Connector settings per tenant: allowed hosts, headers, and secrets by name only.
 CREATE TABLE holdfast_connector (
-    tenant     TEXT    NOT NULL,   -- one tenant; there are no settings for all
-    name       TEXT    NOT NULL,   -- the connector: http.request
+    tenant     TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
     enabled    INTEGER NOT NULL DEFAULT 1,
-    hosts      TEXT    NOT NULL DEFAULT '[]',   -- if not empty, the only ones allowed
-    headers    TEXT    NOT NULL DEFAULT '{}',   -- name: text, or {"secret": NAME}
-    secrets    TEXT    NOT NULL DEFAULT '[]',   -- names that jobs may use
-    timeout    REAL,                            -- seconds
+    hosts      TEXT    NOT NULL DEFAULT '[]',
+    headers    TEXT    NOT NULL DEFAULT '{}',
+    secrets    TEXT    NOT NULL DEFAULT '[]',
+    timeout    REAL,
     max_bytes  INTEGER,
     set_by     TEXT    NOT NULL,
     created_at INTEGER NOT NULL,
@@ -556,17 +523,15 @@ CREATE TABLE holdfast_connector (
 
 -- --- Webhooks ---
 
--- Receivers of events over HTTP. Each reads its events through its own subscriptions, webhook:<name> and webhook:<name>:told.
--- A secret is stored by name only.
 CREATE TABLE holdfast_webhook (
     id              TEXT    NOT NULL PRIMARY KEY,
     tenant          TEXT    NOT NULL,
     name            TEXT    NOT NULL,
     url             TEXT    NOT NULL,
-    secrets         TEXT    NOT NULL,             -- names, newest first; a message is signed with each
+    secrets         TEXT    NOT NULL,
     wants           TEXT    NOT NULL,
-    kind            TEXT,                         -- kind of the jobs whose events it receives; null: any
-    job_options     TEXT    NOT NULL DEFAULT '{}',   -- options of its deliveries: queue, priority, retry, …
+    kind            TEXT,
+    job_options     TEXT    NOT NULL DEFAULT '{}',
     disabled_at     INTEGER,
     disabled_by     TEXT,
     disabled_reason TEXT,
@@ -586,19 +551,18 @@ CREATE TABLE holdfast_webhook (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX holdfast_webhook_named ON holdfast_webhook (tenant, name);
 
--- The result of each attempt to deliver a message; the newest thousand of each webhook, for a month.
 CREATE TABLE holdfast_webhook_delivery (
     id          TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL,
     webhook_id TEXT    NOT NULL,
-    message     TEXT    NOT NULL,                 -- the webhook-id: the same in every attempt
+    message     TEXT    NOT NULL,
     type        TEXT    NOT NULL,
     job_id      TEXT    NOT NULL,
     attempt     INTEGER NOT NULL,
-    status      INTEGER,                          -- null: no response
-    error_code  TEXT,                             -- null: it was delivered
+    status      INTEGER,
+    error_code  TEXT,
     duration_ms INTEGER NOT NULL,
-    excerpt     TEXT,                             -- of the response, redacted
+    excerpt     TEXT,
     at          INTEGER NOT NULL,
     CONSTRAINT tenant_named    CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
     CONSTRAINT status_of_http  CHECK (status BETWEEN 100 AND 999),
@@ -610,13 +574,13 @@ CREATE INDEX holdfast_webhook_delivery_newest ON holdfast_webhook_delivery (webh
 -- --- Limits, reservations, pauses and settings of queues ---
 
 CREATE TABLE holdfast_job_limit (
-    tenant      TEXT    NOT NULL,   -- tenant whose jobs are counted; '*': those of every tenant together
+    tenant      TEXT    NOT NULL,
     scope       TEXT    NOT NULL,
-    name        TEXT    NOT NULL,   -- '*': each name separately; the only name of the scope `all`
-    concurrency INTEGER,            -- maximum number of leased or running jobs
-    rate        INTEGER,            -- maximum starts per period
-    per         REAL,               -- the period, in seconds
-    burst       INTEGER,            -- maximum starts at once after an idle time
+    name        TEXT    NOT NULL,
+    concurrency INTEGER,
+    rate        INTEGER,
+    per         REAL,
+    burst       INTEGER,
     set_by      TEXT    NOT NULL,
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL,
@@ -630,7 +594,6 @@ CREATE TABLE holdfast_job_limit (
     CONSTRAINT rate_bounded     CHECK (rate BETWEEN 1 AND 1000000 AND per BETWEEN 0.001 AND 31622400 AND burst BETWEEN 1 AND 1000000)
 ) STRICT, WITHOUT ROWID;
 
--- One row per held job and concurrency limit. Written with the claim, deleted with the transition that frees the job.
 CREATE TABLE holdfast_occupied_slot (
     tenant TEXT NOT NULL,
     scope  TEXT NOT NULL,
@@ -640,7 +603,6 @@ CREATE TABLE holdfast_occupied_slot (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX holdfast_occupied_slot_by_job ON holdfast_occupied_slot (job_id);
 
--- Tokens of a rate limit. A bucket without a row is full. `wake_at`: when there is a token for the waiting jobs.
 CREATE TABLE holdfast_rate_meter (
     tenant  TEXT    NOT NULL,
     scope   TEXT    NOT NULL,
@@ -652,10 +614,9 @@ CREATE TABLE holdfast_rate_meter (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX holdfast_rate_meter_wake ON holdfast_rate_meter (wake_at) WHERE wake_at IS NOT NULL;
 
--- Exclusive use of a queue, a kind or a resource: no job starts in its scope meanwhile.
 CREATE TABLE holdfast_reservation (
     id          TEXT    NOT NULL PRIMARY KEY,
-    tenant      TEXT    NOT NULL,   -- tenant whose jobs are kept out; '*': every tenant's
+    tenant      TEXT    NOT NULL,
     scope       TEXT    NOT NULL,
     name        TEXT    NOT NULL,
     state       TEXT    NOT NULL DEFAULT 'waiting',
@@ -667,7 +628,7 @@ CREATE TABLE holdfast_reservation (
     ended_at    INTEGER,
     ended_by    TEXT,
     ended_why   TEXT,
-    job_id      TEXT,               -- the job that records its owner's work
+    job_id      TEXT,
     CONSTRAINT tenant_named  CHECK (tenant >= '!' AND length(tenant) <= 100),
     CONSTRAINT scope_known   CHECK (scope IN ('all', 'queue', 'resource')),
     CONSTRAINT name_named    CHECK (name >= '!' AND length(name) <= 255 AND (scope <> 'all' OR name = '*')),
@@ -677,18 +638,16 @@ CREATE TABLE holdfast_reservation (
     CONSTRAINT why_iff_ended CHECK ((ended_at IS NULL) = (ended_why IS NULL)),
     CONSTRAINT active_since  CHECK (state <> 'active' OR reserved_at IS NOT NULL)
 ) STRICT;
--- Ensures one active reservation at a time.
 CREATE UNIQUE INDEX holdfast_reservation_active ON holdfast_reservation (tenant, scope, name) WHERE state = 'active';
 CREATE INDEX holdfast_reservation_open ON holdfast_reservation (asked_at) WHERE state IN ('waiting', 'active');
 CREATE INDEX holdfast_reservation_by_tenant ON holdfast_reservation (tenant, asked_at);
 
--- Queues in which waiting raises the priority of a job.
 CREATE TABLE holdfast_queue_setting (
     tenant     TEXT    NOT NULL,
     queue      TEXT    NOT NULL,
-    aging      REAL    NOT NULL,   -- seconds of waiting per step
+    aging      REAL    NOT NULL,
     aging_step INTEGER NOT NULL DEFAULT 1,
-    aging_most INTEGER NOT NULL DEFAULT 100,   -- no job is raised above this priority
+    aging_most INTEGER NOT NULL DEFAULT 100,
     set_by     TEXT    NOT NULL,
     updated_at INTEGER NOT NULL,
     PRIMARY KEY (tenant, queue),
@@ -699,17 +658,15 @@ CREATE TABLE holdfast_queue_setting (
     CONSTRAINT most_bounded  CHECK (aging_most BETWEEN -32768 AND 32767)
 ) STRICT, WITHOUT ROWID;
 
--- Pauses: of everything, a queue, a kind or an agent, for every tenant or one, until it is resumed or until a time. Resuming
--- deletes the row.
 CREATE TABLE holdfast_pause (
-    tenant         TEXT    NOT NULL,   -- tenant whose jobs are paused; '*': every tenant's
+    tenant         TEXT    NOT NULL,
     scope          TEXT    NOT NULL,
-    name           TEXT    NOT NULL,   -- the scope `all` has only '*'
+    name           TEXT    NOT NULL,
     reason         TEXT    NOT NULL,
-    refuse_enqueue INTEGER NOT NULL,   -- whether new jobs are refused too
+    refuse_enqueue INTEGER NOT NULL,
     set_by         TEXT    NOT NULL,
     since          INTEGER NOT NULL,
-    until          INTEGER,            -- when it ends by itself
+    until          INTEGER,
     PRIMARY KEY (tenant, scope, name),
     CONSTRAINT tenant_named CHECK (tenant >= '!' AND length(tenant) <= 100),
     CONSTRAINT scope_known  CHECK (scope IN ('all', 'queue', 'kind', 'agent')),
@@ -722,14 +679,13 @@ CREATE TABLE holdfast_pause (
 
 -- --- Schedules and templates ---
 
--- Every version of every template. Rows never change: a change is a new version, and so is a removal.
 CREATE TABLE holdfast_template (
     tenant     TEXT    NOT NULL,
     name       TEXT    NOT NULL,
     version    INTEGER NOT NULL,
     kind       TEXT    NOT NULL,
-    payload    TEXT    NOT NULL DEFAULT '{}',   -- defaults
-    options    TEXT    NOT NULL DEFAULT '{}',   -- other options of its jobs: queue, priority, retry, …
+    payload    TEXT    NOT NULL DEFAULT '{}',
+    options    TEXT    NOT NULL DEFAULT '{}',
     removed    INTEGER NOT NULL DEFAULT 0,
     created_by TEXT    NOT NULL,
     created_at INTEGER NOT NULL,
@@ -744,13 +700,12 @@ CREATE TABLE holdfast_template (
     CONSTRAINT created_by_named  CHECK (created_by >= '!')
 ) STRICT, WITHOUT ROWID;
 
--- Schedules. Python computes their times; the row advances in the transaction that creates the jobs.
 CREATE TABLE holdfast_schedule (
     id             TEXT    NOT NULL PRIMARY KEY,
     tenant         TEXT    NOT NULL,
     name           TEXT    NOT NULL,
     state          TEXT    NOT NULL DEFAULT 'active',
-    timing         TEXT    NOT NULL,   -- 0 9 * * MON-FRI, @daily, every 90s, at 2027-01-31 09:00
+    timing         TEXT    NOT NULL,
     zone           TEXT    NOT NULL,
     kind           TEXT    NOT NULL,
     template       TEXT,
@@ -758,14 +713,14 @@ CREATE TABLE holdfast_schedule (
     options        TEXT    NOT NULL DEFAULT '{}',
     missed         TEXT    NOT NULL DEFAULT 'once',
     overlap        TEXT    NOT NULL DEFAULT 'allow',
-    jitter         REAL    NOT NULL DEFAULT 0,   -- seconds
-    declared_by    TEXT,                         -- program whose code declares it; null: created in the database
-    declared_hash  TEXT,                         -- hash of the last declaration
-    undeclared_at  INTEGER,                      -- since when the code no longer declares it
+    jitter         REAL    NOT NULL DEFAULT 0,
+    declared_by    TEXT,
+    declared_hash  TEXT,
+    undeclared_at  INTEGER,
     revision       INTEGER NOT NULL DEFAULT 1,
-    anchor_at      INTEGER NOT NULL,             -- start of an interval's count
+    anchor_at      INTEGER NOT NULL,
     next_fire_at   INTEGER,
-    attend_at      INTEGER,                      -- when a worker must process it next; null: never
+    attend_at      INTEGER,
     last_fire_at   INTEGER,
     problem        TEXT,
     created_by     TEXT    NOT NULL,
@@ -789,21 +744,20 @@ CREATE INDEX holdfast_schedule_attend ON holdfast_schedule (attend_at) WHERE att
 CREATE INDEX holdfast_schedule_held ON holdfast_schedule (kind) WHERE problem = 'unknown_kind';   -- until a worker knows the kind
 CREATE INDEX holdfast_schedule_declared ON holdfast_schedule (tenant, declared_by, name) WHERE declared_by IS NOT NULL;
 
--- The result of each time of a schedule. The key makes it unique, however many processes fire it.
 CREATE TABLE holdfast_fire (
     schedule_id   TEXT    NOT NULL,
     due_at        INTEGER NOT NULL,
-    manual        INTEGER NOT NULL DEFAULT 0,   -- run on request
+    manual        INTEGER NOT NULL DEFAULT 0,
     tenant        TEXT    NOT NULL,
     status        TEXT    NOT NULL,
     job_id        TEXT,
-    count         INTEGER NOT NULL DEFAULT 1,   -- a row of missed times stands for several
-    since_at      INTEGER,                      -- the first of them
+    count         INTEGER NOT NULL DEFAULT 1,
+    since_at      INTEGER,
     error_code    TEXT,
     error_message TEXT,
     actor         TEXT    NOT NULL,
     at            INTEGER NOT NULL,
-    ended         INTEGER NOT NULL DEFAULT 0,   -- its job is known to have ended
+    ended         INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (schedule_id, due_at, manual),
     CONSTRAINT status_known   CHECK (status IN ('fired', 'skipped', 'waiting', 'missed', 'failed')),
     CONSTRAINT job_iff_made   CHECK ((status IN ('fired', 'skipped')) = (job_id IS NOT NULL)),
@@ -814,7 +768,6 @@ CREATE TABLE holdfast_fire (
 CREATE INDEX holdfast_fire_running ON holdfast_fire (schedule_id) WHERE status = 'fired' AND NOT ended;
 CREATE INDEX holdfast_fire_waiting ON holdfast_fire (schedule_id, due_at) WHERE status = 'waiting';
 
--- Origin of a job: a template version, a time of a schedule.
 CREATE TABLE holdfast_made_from (
     job_id           TEXT    NOT NULL PRIMARY KEY,
     tenant           TEXT    NOT NULL,
@@ -842,23 +795,22 @@ CREATE TABLE holdfast_consumer (
     PRIMARY KEY (tenant, name)
 ) STRICT, WITHOUT ROWID;
 
--- Which events create which jobs. Each row stores its cursor, like a consumer.
 CREATE TABLE holdfast_subscription (
     id            TEXT    NOT NULL PRIMARY KEY,
-    tenant        TEXT    NOT NULL,           -- tenant of the events; '*': every tenant's, with jobs in the event's tenant
+    tenant        TEXT    NOT NULL,
     name          TEXT    NOT NULL,
-    pattern       TEXT    NOT NULL,           -- job.<type>, or the name of an application event; * matches anything
-    kind          TEXT,                       -- kind of the event's job
-    match         TEXT,                       -- values that the event must have
+    pattern       TEXT    NOT NULL,
+    kind          TEXT,
+    match         TEXT,
     job_kind      TEXT    NOT NULL,
-    job_options   TEXT    NOT NULL DEFAULT '{}',   -- options of the created jobs: queue, priority, payload, …
+    job_options   TEXT    NOT NULL DEFAULT '{}',
     max_depth     INTEGER NOT NULL,
-    cursor        TEXT,                       -- null: at the beginning
-    declared      INTEGER NOT NULL,           -- declared by a program, which maintains it
+    cursor        TEXT,
+    declared      INTEGER NOT NULL,
     paused_at     INTEGER,
     paused_by     TEXT,
     paused_reason TEXT,
-    failure       TEXT,                       -- why processing last failed
+    failure       TEXT,
     failed_at     INTEGER,
     made          INTEGER NOT NULL DEFAULT 0,
     refused       INTEGER NOT NULL DEFAULT 0,
@@ -877,10 +829,9 @@ CREATE TABLE holdfast_subscription (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX holdfast_subscription_named ON holdfast_subscription (tenant, name);
 
--- The result of an event that matched a subscription: a job or a refusal. The key makes it unique.
 CREATE TABLE holdfast_delivery (
     subscription_id TEXT    NOT NULL,
-    event           TEXT    NOT NULL,         -- its number in the ledger, or the id of an application event
+    event           TEXT    NOT NULL,
     tenant          TEXT    NOT NULL,
     job_id          TEXT,
     refusal         TEXT,
@@ -891,18 +842,15 @@ CREATE TABLE holdfast_delivery (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX holdfast_delivery_newest ON holdfast_delivery (subscription_id, at, event);
 CREATE INDEX holdfast_delivery_refused ON holdfast_delivery (subscription_id, at, event) WHERE refusal IS NOT NULL;
--- A purged job also deletes the record that an event created it.
 CREATE INDEX holdfast_delivery_by_job ON holdfast_delivery (job_id) WHERE job_id IS NOT NULL;
 
 -- --- Tenants ---
 
--- Registered tenants: the maximum number of their waiting jobs, and their share of fairly shared queues. Maximum running jobs
--- and rate are limits of the scope `tenant`.
 CREATE TABLE holdfast_tenant (
     tenant      TEXT    NOT NULL PRIMARY KEY,
     title       TEXT,
-    max_pending INTEGER,            -- maximum number of waiting jobs; more are refused
-    weight      INTEGER,            -- share relative to others; null is 1
+    max_pending INTEGER,
+    weight      INTEGER,
     set_by      TEXT    NOT NULL,
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL,
@@ -917,14 +865,13 @@ CREATE TABLE holdfast_tenant_load (
     tenant     TEXT    NOT NULL PRIMARY KEY,
     pending    INTEGER NOT NULL,
     seq        INTEGER NOT NULL,
-    counted_at INTEGER NOT NULL   -- when the jobs were last counted one by one
+    counted_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The tenant served last in a queue that is shared fairly, and how much of its share was left.
 CREATE TABLE holdfast_fair_place (
     tenant    TEXT    NOT NULL DEFAULT '*',
     queue     TEXT    NOT NULL,
-    kinds     TEXT    NOT NULL,   -- kinds of the workers it is for; '': any
+    kinds     TEXT    NOT NULL,
     last      TEXT    NOT NULL,
     left_over INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant, queue, kinds)
@@ -932,20 +879,19 @@ CREATE TABLE holdfast_fair_place (
 
 -- --- API tokens ---
 
--- API tokens and the sessions opened with them. Kept for 90 days after they end; the ledger names them.
 CREATE TABLE holdfast_api_token (
     id           TEXT    PRIMARY KEY,
-    tenant       TEXT    NOT NULL,   -- tenant it acts for; '*': every tenant
-    name         TEXT    NOT NULL,   -- actor in the ledger
+    tenant       TEXT    NOT NULL,
+    name         TEXT    NOT NULL,
     roles        TEXT    NOT NULL,
-    scopes       TEXT    NOT NULL,   -- restricts what the roles allow; empty: no restriction
-    hash         TEXT    NOT NULL,   -- SHA-256 of the token, which is not stored
-    prefix       TEXT    NOT NULL,   -- first characters, to recognise it by
-    parent_id    TEXT,               -- of a session: the token that it was opened with
+    scopes       TEXT    NOT NULL,
+    hash         TEXT    NOT NULL,
+    prefix       TEXT    NOT NULL,
+    parent_id    TEXT,
     created_at   INTEGER NOT NULL,
     created_by   TEXT    NOT NULL,
     expires_at   INTEGER,
-    last_used_at INTEGER,            -- to the minute
+    last_used_at INTEGER,
     revoked_at   INTEGER,
     revoked_by   TEXT,
     UNIQUE (hash),
@@ -966,28 +912,27 @@ CREATE INDEX holdfast_api_token_sessions ON holdfast_api_token (parent_id) WHERE
 
 -- --- Workflows ---
 
--- Every change of a node updates the counts, so that the status is read from one row, however many jobs there are.
 CREATE TABLE holdfast_workflow (
     id             TEXT    NOT NULL PRIMARY KEY,
     tenant         TEXT    NOT NULL,
     kind           TEXT    NOT NULL,
-    generator      TEXT    NOT NULL,             -- who planned it; executes none of it
+    generator      TEXT    NOT NULL,
     on_failure     TEXT    NOT NULL DEFAULT 'skip',
-    key            TEXT,                         -- started twice with the same key, it is one workflow
+    key            TEXT,
     plan_hash      TEXT    NOT NULL DEFAULT '',
     correlation_id TEXT,
-    parent_id      TEXT,                         -- the job that started it
+    parent_id      TEXT,
     enqueued_by    TEXT    NOT NULL,
     source_system  TEXT    NOT NULL,
     created_at     INTEGER NOT NULL,
     finished_at    INTEGER,
     cancelled_at   INTEGER,
-    stopped        INTEGER NOT NULL DEFAULT 0,   -- a failure holds back all waiting jobs
+    stopped        INTEGER NOT NULL DEFAULT 0,
     total          INTEGER NOT NULL DEFAULT 0,
     open           INTEGER NOT NULL DEFAULT 0,
     succeeded      INTEGER NOT NULL DEFAULT 0,
     failed         INTEGER NOT NULL DEFAULT 0,
-    dead           INTEGER NOT NULL DEFAULT 0,   -- failed, and may be redriven
+    dead           INTEGER NOT NULL DEFAULT 0,
     cancelled      INTEGER NOT NULL DEFAULT 0,
     skipped        INTEGER NOT NULL DEFAULT 0,
     CONSTRAINT kind_named         CHECK (kind >= '!' AND length(kind) <= 100),
@@ -1002,19 +947,18 @@ CREATE INDEX holdfast_workflow_by_tenant ON holdfast_workflow (tenant, id);
 CREATE INDEX holdfast_workflow_by_parent ON holdfast_workflow (parent_id) WHERE parent_id IS NOT NULL AND finished_at IS NULL;
 CREATE UNIQUE INDEX holdfast_workflow_by_key ON holdfast_workflow (tenant, kind, key) WHERE key IS NOT NULL;
 
--- A job of a workflow: its standing, and how many parents it still waits for.
 CREATE TABLE holdfast_node (
     job_id      TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL,
     workflow_id TEXT    NOT NULL,
-    name        TEXT,                            -- null: joined as a child of one of its jobs
-    part        TEXT,                            -- its group or sub-workflow: images, or images.large
-    standing    TEXT    NOT NULL DEFAULT 'open',
+    name        TEXT,
+    part        TEXT,
+    status      TEXT    NOT NULL DEFAULT 'open',
     unmet       INTEGER NOT NULL DEFAULT 0,
-    fatal       INTEGER NOT NULL DEFAULT 0,      -- its failure stops the workflow
-    stops       INTEGER NOT NULL DEFAULT 0,      -- and it has failed
-    CONSTRAINT standing_known CHECK (standing = 'open' OR standing = 'succeeded' OR standing = 'failed'
-        OR standing = 'dead' OR standing = 'cancelled' OR standing = 'skipped'),
+    fatal       INTEGER NOT NULL DEFAULT 0,
+    stops       INTEGER NOT NULL DEFAULT 0,
+    CONSTRAINT status_known CHECK (status = 'open' OR status = 'succeeded' OR status = 'failed'
+        OR status = 'dead' OR status = 'cancelled' OR status = 'skipped'),
     CONSTRAINT unmet_counted  CHECK (unmet >= 0)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX holdfast_node_by_workflow ON holdfast_node (workflow_id, job_id);
@@ -1026,24 +970,23 @@ CREATE TABLE holdfast_dependency (
     parent     TEXT    NOT NULL,
     tenant     TEXT    NOT NULL,
     on_failure TEXT    NOT NULL,
-    met        INTEGER NOT NULL DEFAULT 0,       -- the child does not wait for this parent (any more)
+    met        INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (child, parent),
     CONSTRAINT on_failure_known CHECK (on_failure = 'stop' OR on_failure = 'continue' OR on_failure = 'skip'),
     CONSTRAINT not_of_itself    CHECK (child <> parent)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX holdfast_dependency_by_parent ON holdfast_dependency (parent, child);
 
--- A job that is created when a workflow, or one of its jobs, succeeds or fails: once, however often that happens.
 CREATE TABLE holdfast_callback (
-    job_id        TEXT    NOT NULL PRIMARY KEY,  -- the id that the job will have
+    job_id        TEXT    NOT NULL PRIMARY KEY,
     tenant        TEXT    NOT NULL,
     workflow_id   TEXT    NOT NULL,
-    step_id       TEXT,                          -- the job whose end triggers it; null: the end of the workflow
+    step_id       TEXT,
     fires         TEXT    NOT NULL,
     document      TEXT,                          -- as a JSON document; null once the job is created
-    due_at        INTEGER,                       -- the end has come: the job has to be created
+    due_at        INTEGER,
     fired_at      INTEGER,
-    failed_job    TEXT,                          -- of a failure: the job, and its error at that time
+    failed_job    TEXT,
     error_code    TEXT,
     error_message TEXT,
     CONSTRAINT fires_known     CHECK (fires = 'success' OR fires = 'failure'),
@@ -1071,23 +1014,21 @@ CREATE TABLE holdfast_round (id INTEGER PRIMARY KEY CHECK (id = 1)) STRICT;
 
 -- --- The audit trail ---
 
--- One row per configuration change: the ledger of everything that is not a job.
 CREATE TABLE holdfast_action (
     seq       INTEGER PRIMARY KEY,   -- never used twice: no row is ever deleted
     tenant    TEXT    NOT NULL,
     at        INTEGER NOT NULL,
     actor     TEXT    NOT NULL,
     type      TEXT    NOT NULL,
-    subject   TEXT    NOT NULL,      -- type of the changed object: limit, agent, schedule, …
-    name      TEXT    NOT NULL,      -- its name
-    changed   TEXT,                  -- {"column": value}, or [before, after]
-    first_seq INTEGER,               -- of a purge: the smallest and the greatest number of the deleted events
+    subject   TEXT    NOT NULL,
+    name      TEXT    NOT NULL,
+    changed   TEXT,
+    first_seq INTEGER,
     last_seq  INTEGER,
     CONSTRAINT range_of_purge CHECK ((type = 'purge') = (first_seq IS NOT NULL) AND (first_seq IS NULL) = (last_seq IS NULL))
 ) STRICT;
 CREATE INDEX holdfast_action_by_tenant ON holdfast_action (tenant, seq);
 CREATE INDEX holdfast_action_of_purge ON holdfast_action (last_seq, first_seq) WHERE first_seq IS NOT NULL;
--- Re-encryptions are found by their job.
 CREATE INDEX holdfast_action_of_reseal ON holdfast_action (name) WHERE type = 'reseal';
 
 -- A block of events and actions, hashed together with the previous block. Sealed so far: every event up to `floor`, every
@@ -1095,9 +1036,9 @@ CREATE INDEX holdfast_action_of_reseal ON holdfast_action (name) WHERE type = 'r
 CREATE TABLE holdfast_seal (
     number       INTEGER PRIMARY KEY,
     tenant       TEXT    NOT NULL DEFAULT '*',
-    previous     TEXT    NOT NULL,   -- digest of the previous seal; zeros for the first
+    previous     TEXT    NOT NULL,
     digest       TEXT    NOT NULL,
-    events       BLOB    NOT NULL,   -- for each event its number in 8 bytes and its digest in 32
+    events       BLOB    NOT NULL,
     actions      BLOB    NOT NULL,
     event_count  INTEGER NOT NULL,
     action_count INTEGER NOT NULL,
@@ -1108,10 +1049,10 @@ CREATE TABLE holdfast_seal (
     base         INTEGER NOT NULL DEFAULT 0,
     snapshot     TEXT,
     sealed_at    INTEGER NOT NULL,
-    version      TEXT    NOT NULL,   -- release of the library that sealed it
+    version      TEXT    NOT NULL,
     xid          INTEGER,
-    contents     BLOB,               -- digests of payloads and results, by the event that brought them
-    cut          INTEGER,            -- whether there was more to seal
+    contents     BLOB,
+    cut          INTEGER,
     CONSTRAINT of_all          CHECK (tenant = '*'),
     CONSTRAINT number_counted  CHECK (number > 0),
     CONSTRAINT digests_whole   CHECK (length(previous) = 64 AND length(digest) = 64),
@@ -1123,23 +1064,22 @@ CREATE INDEX holdfast_seal_by_seq ON holdfast_seal (last_seq);
 
 -- --- Dead letters and operations on many jobs ---
 
--- Failures of the same kind, by fingerprint (engine/settlement.py). Triggers maintain the counts.
 CREATE TABLE holdfast_dead_letter_group (
     tenant        TEXT    NOT NULL,
     fingerprint   TEXT    NOT NULL,
     kind          TEXT    NOT NULL,
     error_code    TEXT    NOT NULL,
-    error_message TEXT    NOT NULL,   -- of the sample; '[purged]' when that is purged
-    frame         TEXT,               -- position in the user's code: module:function
-    sample_job    TEXT    NOT NULL,   -- the latest dead letter
+    error_message TEXT    NOT NULL,
+    frame         TEXT,
+    sample_job    TEXT    NOT NULL,
     first_at      INTEGER NOT NULL,
     last_at       INTEGER NOT NULL,
-    times         INTEGER NOT NULL,   -- how often a job became a dead letter for it
-    open          INTEGER NOT NULL,   -- how many of them are unresolved
+    times         INTEGER NOT NULL,
+    open          INTEGER NOT NULL,
     note          TEXT,
     noted_by      TEXT,
     noted_at      INTEGER,
-    last_job      TEXT    NOT NULL,   -- the job that changed the counts last
+    last_job      TEXT    NOT NULL,
     PRIMARY KEY (tenant, fingerprint),
     CONSTRAINT counted    CHECK (open BETWEEN 0 AND times),
     CONSTRAINT note_whole CHECK ((note IS NULL) = (noted_by IS NULL) AND (note IS NULL) = (noted_at IS NULL)),
@@ -1150,42 +1090,40 @@ CREATE INDEX holdfast_dead_letter_group_largest ON holdfast_dead_letter_group (t
 CREATE INDEX holdfast_dead_letter_group_by_sample ON holdfast_dead_letter_group (sample_job);
 CREATE INDEX holdfast_dead_letter_group_all ON holdfast_dead_letter_group (tenant, last_at DESC, fingerprint DESC);
 
--- Open dead letters, and the group of each.
 CREATE TABLE holdfast_dead_letter (
     job_id      TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL,
     fingerprint TEXT    NOT NULL,
     kind        TEXT    NOT NULL,
     queue       TEXT    NOT NULL,
-    buried_at   INTEGER NOT NULL
+    dead_at     INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX holdfast_dead_letter_by_group ON holdfast_dead_letter (tenant, fingerprint, job_id DESC);
 CREATE INDEX holdfast_dead_letter_by_queue ON holdfast_dead_letter (tenant, queue, fingerprint);
 
--- Operators' actions on many jobs. Workers execute them in small batches; a batch and its progress are one transaction.
 CREATE TABLE holdfast_operation (
     id           TEXT    NOT NULL PRIMARY KEY,
-    tenant       TEXT    NOT NULL,            -- '*': of every tenant
+    tenant       TEXT    NOT NULL,
     action       TEXT    NOT NULL,
-    wanted       TEXT    NOT NULL,            -- filter for the jobs, as JSON
+    wanted       TEXT    NOT NULL,
     reason       TEXT,
     max_attempts INTEGER,
-    rate         REAL,                        -- maximum number of jobs per second
+    rate         REAL,
     state        TEXT    NOT NULL DEFAULT 'running',
-    total        INTEGER NOT NULL,            -- as counted at the start
-    capped       INTEGER NOT NULL,            -- there were more than were counted
+    total        INTEGER NOT NULL,
+    capped       INTEGER NOT NULL,
     done         INTEGER NOT NULL DEFAULT 0,
     refused      INTEGER NOT NULL DEFAULT 0,
     refusals     TEXT    NOT NULL DEFAULT '{}',
-    place        TEXT,                        -- the last job processed; in id order, newest first
-    next_at      INTEGER NOT NULL,            -- no batch before this time
+    place        TEXT,
+    next_at      INTEGER NOT NULL,
     created_by   TEXT    NOT NULL,
     created_at   INTEGER NOT NULL,
     updated_at   INTEGER NOT NULL,
     finished_at  INTEGER,
     cancelled_by TEXT,
     cancelled_reason TEXT,
-    run_at       INTEGER,                     -- earliest start of the redriven jobs
+    run_at       INTEGER,
     CONSTRAINT tenant_named   CHECK (tenant >= '!' AND length(tenant) <= 100),
     CONSTRAINT created_named  CHECK (created_by >= '!'),
     CONSTRAINT action_known     CHECK (action IN ('cancel', 'redrive', 'discard')),
@@ -1201,7 +1139,6 @@ CREATE TABLE holdfast_operation (
 CREATE INDEX holdfast_operation_running ON holdfast_operation (next_at) WHERE state = 'running';
 CREATE INDEX holdfast_operation_by_tenant ON holdfast_operation (tenant, id DESC);
 
--- Dead letters that were redriven with another payload, and the new job of each.
 CREATE TABLE holdfast_redriven_as (
     job_id TEXT    NOT NULL PRIMARY KEY,
     tenant TEXT    NOT NULL,
@@ -1213,20 +1150,20 @@ CREATE TABLE holdfast_redriven_as (
 -- --- Payload rules ---
 
 CREATE TABLE holdfast_payload_rule (
-    tenant           TEXT    NOT NULL,   -- '*': of every tenant
-    kind             TEXT    NOT NULL,   -- '*': each kind
-    declared_by      TEXT    NOT NULL DEFAULT '',   -- program that declares it; '': an operator's
+    tenant           TEXT    NOT NULL,
+    kind             TEXT    NOT NULL,
+    declared_by      TEXT    NOT NULL DEFAULT '',
     signal_only      INTEGER NOT NULL DEFAULT 0,
     forbidden        TEXT    NOT NULL DEFAULT
         '["body","content","raw","vector","embedding","secret","token","password","ssn","personal_data"]',   -- in lower case
     classification   TEXT    NOT NULL DEFAULT 'safe_metadata',
     max_bytes        INTEGER,
     max_result_bytes INTEGER,
-    store            INTEGER,            -- larger values go to the artifact store; null: not set
-    replaceable      INTEGER,            -- the payload of a waiting job may be replaced; null: not set
-    requires_approval TEXT,              -- options of the approval before its jobs run; null: not set
-    token_only       INTEGER,            -- only tokens decide the approvals of its jobs; null: not set
-    at_most_once     INTEGER,            -- its jobs start once; null: not set
+    store            INTEGER,
+    replaceable      INTEGER,
+    requires_approval TEXT,
+    token_only       INTEGER,
+    at_most_once     INTEGER,
     set_by           TEXT    NOT NULL,
     created_at       INTEGER NOT NULL,
     updated_at       INTEGER NOT NULL,
@@ -1243,7 +1180,6 @@ CREATE TABLE holdfast_payload_rule (
     CONSTRAINT approval_is_object   CHECK (json_type(requires_approval) = 'object')
 ) STRICT, WITHOUT ROWID;
 
--- URIs of the input: only for jobs that were enqueued with one.
 CREATE TABLE holdfast_reference (
     job_id      TEXT NOT NULL PRIMARY KEY,
     tenant      TEXT NOT NULL,
@@ -1254,11 +1190,10 @@ CREATE TABLE holdfast_reference (
     CONSTRAINT refs_bounded CHECK (length(source_ref) <= 4000 AND length(target_ref) <= 4000 AND length(payload_ref) <= 4000)
 ) STRICT, WITHOUT ROWID;
 
--- Re-encrypted payloads: the one change of `job` that is allowed. Written before the change; each row allows one.
 CREATE TABLE holdfast_resealed (
     job_id   TEXT    NOT NULL,
     tenant   TEXT    NOT NULL,
-    n        INTEGER NOT NULL,   -- 1, 2, 3, … per job
+    n        INTEGER NOT NULL,
     from_key TEXT    NOT NULL,
     to_key   TEXT    NOT NULL,
     actor    TEXT    NOT NULL,
@@ -1267,7 +1202,6 @@ CREATE TABLE holdfast_resealed (
     CONSTRAINT another_key CHECK (from_key <> to_key AND from_key >= '!' AND to_key >= '!')
 ) STRICT, WITHOUT ROWID;
 
--- Payloads that were replaced after an attempt had run with them; attempts up to this one, and after the previous row, did.
 CREATE TABLE holdfast_replaced_payload (
     job_id  TEXT    NOT NULL,
     tenant  TEXT    NOT NULL,
@@ -1280,15 +1214,14 @@ CREATE TABLE holdfast_replaced_payload (
 
 -- --- Retention and usage ---
 
--- The most specific policy decides alone (features/retention/model.py). Seconds after the end of a job; null is for ever.
 CREATE TABLE holdfast_retention (
-    tenant      TEXT    NOT NULL,   -- '*': every tenant's jobs
-    kind        TEXT    NOT NULL,   -- '*': any
-    state       TEXT    NOT NULL,   -- '*': any except dead letters, which must be named or are kept
+    tenant      TEXT    NOT NULL,
+    kind        TEXT    NOT NULL,
+    state       TEXT    NOT NULL,
     clean_after REAL,
     purge_after REAL,
-    archive     INTEGER NOT NULL DEFAULT 0,   -- jobs stay until they are archived
-    declared    INTEGER NOT NULL DEFAULT 0,   -- declared by a program; an operator's policy takes precedence
+    archive     INTEGER NOT NULL DEFAULT 0,
+    declared    INTEGER NOT NULL DEFAULT 0,
     set_by      TEXT    NOT NULL,
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL,
@@ -1301,34 +1234,31 @@ CREATE TABLE holdfast_retention (
     CONSTRAINT set_by_named  CHECK (set_by >= '!')
 ) STRICT, WITHOUT ROWID;
 
--- A pass walks jobs in id order, which is creation order, one slice at a time; `reached` is its position. The pass with the
--- earliest `again_at` is next.
 CREATE TABLE holdfast_retention_pass (
     tenant   TEXT    NOT NULL,
     kind     TEXT    NOT NULL,
     state    TEXT    NOT NULL,
     action   TEXT    NOT NULL,
     reached  TEXT    NOT NULL DEFAULT '',
-    looked   INTEGER NOT NULL DEFAULT 0,   -- since it started at the first job
+    looked   INTEGER NOT NULL DEFAULT 0,
     again_at INTEGER NOT NULL,
-    restart_at INTEGER,                    -- when it restarts at the first job: some jobs end long after they were created
-    held     INTEGER NOT NULL DEFAULT 0,   -- since it started: due, but not read by every reader of the ledger
+    restart_at INTEGER,
+    held     INTEGER NOT NULL DEFAULT 0,
     held_by  TEXT,
     PRIMARY KEY (tenant, kind, state, action),
     CONSTRAINT action_known CHECK (action IN ('clean', 'purge'))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX holdfast_retention_next ON holdfast_retention_pass (again_at);
 
--- Files of finished jobs in the artifact store (docs/adr/0066). The id is made from the jobs in it.
 CREATE TABLE holdfast_archive (
     id          TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL,
-    ref         TEXT    NOT NULL,   -- of the file; contains its SHA-256
+    ref         TEXT    NOT NULL,
     bytes       INTEGER NOT NULL,
     jobs        INTEGER NOT NULL,
     first_job   TEXT    NOT NULL,
     last_job    TEXT    NOT NULL,
-    seal        INTEGER,            -- the newest seal of the ledger when it was recorded
+    seal        INTEGER,
     seal_digest TEXT,
     created_by  TEXT    NOT NULL,
     created_at  INTEGER NOT NULL,
@@ -1337,7 +1267,6 @@ CREATE TABLE holdfast_archive (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX holdfast_archive_of_jobs ON holdfast_archive (tenant, last_job);
 
--- The archive of each job that retention has not purged yet. A redriven job ends at another time and is archived again.
 CREATE TABLE holdfast_archived (
     job_id      TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL,
@@ -1345,14 +1274,12 @@ CREATE TABLE holdfast_archived (
     finished_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- When bookkeeping tables are pruned next. One row.
 CREATE TABLE holdfast_upkeep (
     id       INTEGER PRIMARY KEY CHECK (id = 1),
     prune_at INTEGER NOT NULL
 ) STRICT;
 INSERT INTO holdfast_upkeep (id, prune_at) VALUES (1, 0);
 
--- Sums per UTC day in whole numbers: microseconds, and millionths of a unit of cost. They stay when the jobs are deleted.
 CREATE TABLE holdfast_usage (
     tenant    TEXT    NOT NULL,
     day       TEXT    NOT NULL,
@@ -1371,24 +1298,21 @@ CREATE TABLE holdfast_usage (
     PRIMARY KEY (tenant, day, kind)
 ) STRICT, WITHOUT ROWID;
 
--- Position up to which the ledger has been counted. No row: usage was never requested, and nothing is counted.
 CREATE TABLE holdfast_usage_place (
     id         INTEGER PRIMARY KEY CHECK (id = 1),
     cursor     TEXT,
     updated_at INTEGER NOT NULL
 ) STRICT;
 
--- Files of cleaned jobs in the artifact store, and the directories of command jobs on hosts (file://host/…/<job>/): recorded
--- in the transaction that cleans the job, removed when the files have been deleted.
-CREATE TABLE holdfast_leftover (
+CREATE TABLE holdfast_orphaned_file (
     tenant   TEXT    NOT NULL,
     ref      TEXT    NOT NULL,
-    job_id   TEXT    NOT NULL,   -- the job it belonged to; part of the reference
+    job_id   TEXT    NOT NULL,
     at       INTEGER NOT NULL,
-    again_at INTEGER NOT NULL,   -- not tried before this time
+    again_at INTEGER NOT NULL,
     PRIMARY KEY (tenant, ref),
     CONSTRAINT tenant_named CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
     CONSTRAINT ref_of_job   CHECK ((ref LIKE 'artifact://%/' || job_id || '/%' OR ref LIKE 'file://%/' || job_id || '/')
                                    AND length(ref) <= 4000)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX holdfast_leftover_next ON holdfast_leftover (again_at);
+CREATE INDEX holdfast_orphaned_file_next ON holdfast_orphaned_file (again_at);

@@ -1,17 +1,9 @@
 -- Guards: changes that the tables refuse from every writer.
 
-DROP TRIGGER IF EXISTS holdfast_judge_artifact_insert;
-CREATE TRIGGER holdfast_judge_artifact_insert BEFORE INSERT ON holdfast_artifact
-WHEN EXISTS (SELECT 1 FROM holdfast_artifact a WHERE a.job_id = NEW.job_id AND a.attempt = NEW.attempt AND a.name = NEW.name)
-BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is an artifact with this name');
-END;
-
 -- A state row is created with its job and only then. REPLACE deletes conflicting rows without firing the delete triggers (an
 -- `INSERT OR REPLACE INTO job` passes that on to this insert), so conflicting rows are checked first. A job with retry_of is
 -- the successor of a failed job whose kind retries as a new job.
-DROP TRIGGER IF EXISTS holdfast_judge_state_insert;
-CREATE TRIGGER holdfast_judge_state_insert BEFORE INSERT ON holdfast_job_state
+CREATE TRIGGER holdfast_guard_state_insert BEFORE INSERT ON holdfast_job_state
 WHEN NEW.state <> 'queued' OR NEW.attempt <> 0
      OR NOT EXISTS (SELECT 1 FROM holdfast_job j WHERE j.n = NEW.n AND j.id = NEW.id AND j.tenant = NEW.tenant AND j.kind = NEW.kind
                      AND j.agent IS NEW.agent AND j.executor IS NEW.executor
@@ -34,8 +26,7 @@ END;
 -- An event continues its job's ledger and leads to the job's current state, so no client can write one that did not happen. An
 -- event that keeps the state records that a waiting job was rescheduled or moved: it must match the job's note and be the
 -- first to do so, unless an operation is running: a job that it postponed meanwhile may get the same time again.
-DROP TRIGGER IF EXISTS holdfast_judge_event_insert;
-CREATE TRIGGER holdfast_judge_event_insert BEFORE INSERT ON holdfast_event
+CREATE TRIGGER holdfast_guard_event_insert BEFORE INSERT ON holdfast_event
 WHEN (NEW.from_state IS NEW.to_state
       AND (NEW.meta IS NULL
            OR NOT coalesce(CASE NEW.type
@@ -54,14 +45,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: the ledger is written by triggers only');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_event_update;
-CREATE TRIGGER holdfast_refuse_event_update BEFORE UPDATE ON holdfast_event
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: ledger rows are never changed');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_judge_event_delete;
-CREATE TRIGGER holdfast_judge_event_delete BEFORE DELETE ON holdfast_event
+CREATE TRIGGER holdfast_guard_event_delete BEFORE DELETE ON holdfast_event
 WHEN EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = OLD.job_id) OR OLD.seq = (SELECT max(seq) FROM holdfast_event)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: ledger rows are never deleted while their job exists, and the newest row never is');
@@ -70,7 +54,6 @@ END;
 -- A job's facts never change, with four exceptions: retention empties the payload of a cleaned job, an encrypted payload may
 -- be re-encrypted as announced (features/payloads/sqlite.sql), an operator may replace the payload of a waiting job as its
 -- newest event records, and the external reference may change, which is recorded as an action.
-DROP TRIGGER IF EXISTS holdfast_refuse_job_update;
 CREATE TRIGGER holdfast_refuse_job_update BEFORE UPDATE OF n, id, tenant, kind, queue, priority, run_at, deadline_at, max_attempts,
     max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
     enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth, executor ON holdfast_job
@@ -78,14 +61,12 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: the facts of a job never change');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_reference_update;
-CREATE TRIGGER holdfast_judge_reference_update BEFORE UPDATE OF external_ref ON holdfast_job WHEN length(NEW.external_ref) > 255
+CREATE TRIGGER holdfast_guard_reference_update BEFORE UPDATE OF external_ref ON holdfast_job WHEN length(NEW.external_ref) > 255
 BEGIN
     SELECT RAISE(ABORT, 'immutable: an external reference has at most 255 characters');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_payload_update;
-CREATE TRIGGER holdfast_judge_payload_update BEFORE UPDATE OF payload ON holdfast_job
+CREATE TRIGGER holdfast_guard_payload_update BEFORE UPDATE OF payload ON holdfast_job
 WHEN (NEW.payload <> '{}' OR NOT EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.n = OLD.n AND s.state = 'cleaned'))
      AND NOT coalesce(
         (SELECT r.from_key = json_extract(OLD.payload, '$."$holdfast".key') AND r.to_key = json_extract(NEW.payload, '$."$holdfast".key')
@@ -102,43 +83,26 @@ BEGIN
 END;
 
 -- A job is deleted completely or not at all: first its state (cleaned only), then its facts, then its ledger.
-DROP TRIGGER IF EXISTS holdfast_judge_state_delete;
-CREATE TRIGGER holdfast_judge_state_delete BEFORE DELETE ON holdfast_job_state WHEN OLD.state <> 'cleaned'
+CREATE TRIGGER holdfast_guard_state_delete BEFORE DELETE ON holdfast_job_state WHEN OLD.state <> 'cleaned'
 BEGIN
     SELECT RAISE(ABORT, 'immutable: only a cleaned job can be purged');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_job_delete;
-CREATE TRIGGER holdfast_judge_job_delete BEFORE DELETE ON holdfast_job
+CREATE TRIGGER holdfast_guard_job_delete BEFORE DELETE ON holdfast_job
 WHEN EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.n = OLD.n)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a job is never deleted while it has a state');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_artifact_update;
-CREATE TRIGGER holdfast_refuse_artifact_update BEFORE UPDATE ON holdfast_artifact
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: artifacts are never changed');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_refuse_artifact_delete;
-CREATE TRIGGER holdfast_refuse_artifact_delete BEFORE DELETE ON holdfast_artifact
-WHEN EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: artifacts are deleted only after their job is cleaned');
-END;
-
 -- New jobs get their state when an operation finishes, so the clock row can be signed only as an operation does it: with the
 -- number above which jobs are new.
-DROP TRIGGER IF EXISTS holdfast_judge_signing;
-CREATE TRIGGER holdfast_judge_signing BEFORE UPDATE OF now, floor ON holdfast_clock
+CREATE TRIGGER holdfast_guard_signing BEFORE UPDATE OF now, floor ON holdfast_clock
 WHEN NEW.now IS NOT NULL AND NEW.floor IS NOT (SELECT coalesce(max(n), 0) FROM holdfast_job_state)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: only operations sign the clock');
 END;
 
 -- The triggers read the time and the actor from the clock row: without it they would record nothing.
-DROP TRIGGER IF EXISTS holdfast_refuse_clock_delete;
 CREATE TRIGGER holdfast_refuse_clock_delete BEFORE DELETE ON holdfast_clock
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the clock must keep its one row');
@@ -146,16 +110,14 @@ END;
 
 -- A result is written once, when its job succeeds. Retention deletes that of a cleaned job; an encrypted one may be
 -- re-encrypted. Nothing else is allowed.
-DROP TRIGGER IF EXISTS holdfast_judge_result_insert;
-CREATE TRIGGER holdfast_judge_result_insert BEFORE INSERT ON holdfast_result
+CREATE TRIGGER holdfast_guard_result_insert BEFORE INSERT ON holdfast_result
 WHEN NOT EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant AND s.state = 'succeeded')
      OR ((SELECT now FROM holdfast_clock) IS NULL AND EXISTS (SELECT 1 FROM holdfast_result r WHERE r.job_id = NEW.job_id))
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a result is written once, when its job succeeds');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_result_update;
-CREATE TRIGGER holdfast_judge_result_update BEFORE UPDATE ON holdfast_result
+CREATE TRIGGER holdfast_guard_result_update BEFORE UPDATE ON holdfast_result
 WHEN NEW.job_id IS NOT OLD.job_id OR NEW.tenant IS NOT OLD.tenant OR NOT coalesce(
         json_extract(OLD.value, '$."$holdfast".key') <> json_extract(NEW.value, '$."$holdfast".key')
         AND json_remove(NEW.value, '$."$holdfast".key', '$."$holdfast".sealed', '$."$holdfast".stored') = '{"$holdfast":{}}'
@@ -167,23 +129,9 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a result never changes');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_result_delete;
-CREATE TRIGGER holdfast_judge_result_delete BEFORE DELETE ON holdfast_result
-WHEN EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: only retention deletes results, and only of cleaned jobs');
-END;
-
 -- A lease is renewed, ended once, and marked as swept when no job refers to it. The values it was opened with never change, an
 -- ended lease stays ended, and a lease that holds jobs cannot be deleted.
-DROP TRIGGER IF EXISTS holdfast_judge_lease_replace;
-CREATE TRIGGER holdfast_judge_lease_replace BEFORE INSERT ON holdfast_lease WHEN EXISTS (SELECT 1 FROM holdfast_lease l WHERE l.id = NEW.id)
-BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is a lease with this id');
-END;
-
-DROP TRIGGER IF EXISTS holdfast_judge_lease_update;
-CREATE TRIGGER holdfast_judge_lease_update BEFORE UPDATE ON holdfast_lease
+CREATE TRIGGER holdfast_guard_lease_update BEFORE UPDATE ON holdfast_lease
 WHEN NEW.id IS NOT OLD.id OR NEW.tenant IS NOT OLD.tenant OR NEW.holder IS NOT OLD.holder OR NEW.opened_at IS NOT OLD.opened_at
      OR (OLD.ended_at IS NOT NULL AND (NEW.ended_at IS NOT OLD.ended_at OR NEW.ended_why IS NOT OLD.ended_why
                                        OR NEW.until IS NOT OLD.until OR NEW.renewed_at IS NOT OLD.renewed_at
@@ -196,8 +144,7 @@ END;
 
 -- A renewal by hand does not shorten a lease: then a running job could be declared lost. Nor is it dated in the future: such a
 -- lease would be corrected as after the clock was set back. Operations do that, and are trusted.
-DROP TRIGGER IF EXISTS holdfast_judge_lease_renewal;
-CREATE TRIGGER holdfast_judge_lease_renewal BEFORE UPDATE OF until, renewed_at, renewals ON holdfast_lease
+CREATE TRIGGER holdfast_guard_lease_renewal BEFORE UPDATE OF until, renewed_at, renewals ON holdfast_lease
 WHEN (SELECT now FROM holdfast_clock) IS NULL
      AND (NEW.until < OLD.until OR NEW.renewed_at < OLD.renewed_at OR NEW.renewals < OLD.renewals
           OR (NEW.renewed_at > OLD.renewed_at AND NEW.renewed_at > (SELECT now FROM holdfast_present) + 1000000))
@@ -205,8 +152,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a renewal cannot shorten a lease, nor be dated in the past or in the future');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_lease_delete;
-CREATE TRIGGER holdfast_judge_lease_delete BEFORE DELETE ON holdfast_lease WHEN EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.lease = OLD.id)
+CREATE TRIGGER holdfast_guard_lease_delete BEFORE DELETE ON holdfast_lease WHEN EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.lease = OLD.id)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a lease that holds jobs cannot be deleted');
 END;
@@ -217,8 +163,6 @@ END;
 -- change the counts in defined ways only.
 --
 -- The rules are behind a view, like those for hand-written jobs (job_insert.sql): operations pay for the short trigger only.
-DROP TRIGGER IF EXISTS holdfast_judge_quiet;
-DROP VIEW IF EXISTS holdfast_hand_written_change;
 CREATE VIEW holdfast_hand_written_change AS
 SELECT
     id, tenant, kind, agent, workflow_id, state, priority, position, queue, retries, crashes, max_attempts, due_at,
@@ -228,7 +172,7 @@ SELECT
     started_at AS was_started_at, finished_at AS was_finished_at, settled_by AS was_settled_by, error_code AS was_error_code,
     error_message AS was_error_message, approval_id AS was_approval_id, note AS was_note, held_by AS was_held_by
   FROM holdfast_job_state;
-CREATE TRIGGER holdfast_judge_quiet AFTER UPDATE OF queue, priority, position, retries, crashes, max_attempts, due_at, deadline_at, started_at,
+CREATE TRIGGER holdfast_guard_in_place_change AFTER UPDATE OF queue, priority, position, retries, crashes, max_attempts, due_at, deadline_at, started_at,
     finished_at, settled_by, error_code, error_message, approval_id, note, held_by ON holdfast_job_state
 WHEN (SELECT now FROM holdfast_clock) IS NULL
 BEGIN

@@ -4,8 +4,6 @@
 --
 -- SQLite clears the registers of a trigger program before it evaluates the WHEN clause. So the long program for hand-written
 -- inserts is behind a view: the rows of operations pay for the short one only.
-DROP TRIGGER IF EXISTS holdfast_on_job_insert;
-DROP VIEW IF EXISTS holdfast_hand_written_job;
 CREATE VIEW holdfast_hand_written_job AS SELECT * FROM holdfast_job;
 CREATE TRIGGER holdfast_on_job_insert AFTER INSERT ON holdfast_job WHEN (SELECT now FROM holdfast_clock) IS NULL
 BEGIN
@@ -84,22 +82,22 @@ BEGIN
                         AND (SELECT running_counts FROM holdfast_dispatch WHERE id = 1)));
     SELECT RAISE(ABORT, 'workflow over: it has ended; start another workflow or resume it first')
      WHERE EXISTS (SELECT 1 FROM holdfast_workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
-    INSERT INTO holdfast_node (job_id, tenant, workflow_id, standing, fatal)
+    INSERT INTO holdfast_node (job_id, tenant, workflow_id, status, fatal)
     SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END, w.on_failure = 'stop'
       FROM holdfast_workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant
         ON CONFLICT (job_id) DO NOTHING;
-    UPDATE holdfast_workflow SET total = total + 1, open = open + (o.standing = 'open'), skipped = skipped + (o.standing = 'skipped'),
-           finished_at = CASE WHEN open + (o.standing = 'open') = 0 THEN (SELECT now FROM holdfast_present) END
+    UPDATE holdfast_workflow SET total = total + 1, open = open + (o.status = 'open'), skipped = skipped + (o.status = 'skipped'),
+           finished_at = CASE WHEN open + (o.status = 'open') = 0 THEN (SELECT now FROM holdfast_present) END
       FROM holdfast_node o WHERE o.job_id = NEW.id AND o.workflow_id = holdfast_workflow.id AND holdfast_workflow.id = NEW.workflow_id;
     INSERT INTO holdfast_job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes, due_at, deadline_at, agent,
                            workflow_id, note, retries, crashes, executor)
     VALUES (NEW.n, NEW.id, NEW.tenant, NEW.kind, NEW.queue, 'queued', NEW.priority, NEW.n * 100, NEW.max_attempts, NEW.max_crashes,
-            CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+            CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.status = 'skipped'))
                  THEN 9223372036854775807
                  WHEN NEW.run_at IS NOT NULL AND NEW.run_at > (SELECT now FROM holdfast_present)
                  THEN NEW.run_at END, NEW.deadline_at, NEW.agent,
             CASE WHEN NEW.workflow_id IS NOT NULL THEN (SELECT o.workflow_id FROM holdfast_node o WHERE o.job_id = NEW.id) END,
-            CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+            CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.status = 'skipped'))
                  THEN '{"held": "parents"}' END,
             CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM holdfast_job_state p WHERE p.id = NEW.retry_of) END,
             CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM holdfast_job_state p WHERE p.id = NEW.retry_of) END, NEW.executor);
@@ -108,24 +106,22 @@ BEGIN
 END;
 
 -- A job with a workflow id joins that workflow. Planned jobs already have their node and are counted.
-DROP TRIGGER IF EXISTS holdfast_on_workflow_job;
 CREATE TRIGGER holdfast_on_workflow_job AFTER INSERT ON holdfast_job WHEN NEW.workflow_id IS NOT NULL AND (SELECT now FROM holdfast_clock) IS NOT NULL
      AND NOT EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = NEW.id)
 BEGIN
     SELECT RAISE(ABORT, 'workflow over: it has ended; start another workflow or resume it first')
      WHERE EXISTS (SELECT 1 FROM holdfast_workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
-    INSERT INTO holdfast_node (job_id, tenant, workflow_id, standing, fatal)
+    INSERT INTO holdfast_node (job_id, tenant, workflow_id, status, fatal)
     SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END, w.on_failure = 'stop'
       FROM holdfast_workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant
         ON CONFLICT (job_id) DO NOTHING;
-    UPDATE holdfast_workflow SET total = total + 1, open = open + (o.standing = 'open'), skipped = skipped + (o.standing = 'skipped'),
-           finished_at = CASE WHEN open + (o.standing = 'open') = 0 THEN (SELECT now FROM holdfast_present) END
+    UPDATE holdfast_workflow SET total = total + 1, open = open + (o.status = 'open'), skipped = skipped + (o.status = 'skipped'),
+           finished_at = CASE WHEN open + (o.status = 'open') = 0 THEN (SELECT now FROM holdfast_present) END
       FROM holdfast_node o WHERE o.job_id = NEW.id AND o.workflow_id = holdfast_workflow.id AND holdfast_workflow.id = NEW.workflow_id;
 END;
 
 -- Every job without a state whose number is above the highest one when the operation began. A job that has a ledger is being
 -- purged and is left alone.
-DROP TRIGGER IF EXISTS holdfast_on_sign_off;
 CREATE TRIGGER holdfast_on_sign_off AFTER UPDATE OF now ON holdfast_clock
 WHEN OLD.now IS NOT NULL AND NEW.now IS NULL AND EXISTS (SELECT 1 FROM holdfast_job j WHERE j.n > OLD.floor)
 BEGIN
@@ -164,11 +160,11 @@ BEGIN
     INSERT INTO holdfast_job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes, due_at, deadline_at, agent,
                            workflow_id, note, retries, crashes, executor)
     SELECT j.n, j.id, j.tenant, j.kind, j.queue, 'queued', j.priority, j.n * 100, j.max_attempts, j.max_crashes,
-           CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+           CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.status = 'skipped'))
                 THEN 9223372036854775807
                 WHEN j.run_at > OLD.now THEN j.run_at END, j.deadline_at, j.agent,
            CASE WHEN j.workflow_id IS NOT NULL THEN (SELECT o.workflow_id FROM holdfast_node o WHERE o.job_id = j.id) END,
-           CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+           CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.status = 'skipped'))
                 THEN '{"held": "parents"}' END,
            CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM holdfast_job_state p WHERE p.id = j.retry_of) END,
            CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM holdfast_job_state p WHERE p.id = j.retry_of) END, j.executor
@@ -183,8 +179,7 @@ BEGIN
 END;
 
 -- The tags of a job, `name:*` for each label `name:value`, and its limit key after a space, with which no tag begins. Tags of
--- traces are never searched for (docs/adr/0030).
-DROP TRIGGER IF EXISTS holdfast_on_job_tags;
+-- traces are never searched for (docs/adr/0024).
 CREATE TRIGGER holdfast_on_job_tags AFTER INSERT ON holdfast_job WHEN NEW.tags <> '[]' OR NEW.uses IS NOT NULL
 BEGIN
     INSERT OR IGNORE INTO holdfast_job_tag (tenant, tag, job_id) SELECT NEW.tenant, value, NEW.id FROM json_each(NEW.tags)

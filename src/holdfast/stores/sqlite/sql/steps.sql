@@ -1,8 +1,7 @@
 -- --- steps and events ---
 
 -- A wait is finished by an update; an insert that conflicts with a finished row would be a REPLACE.
-DROP TRIGGER IF EXISTS holdfast_judge_step_insert;
-CREATE TRIGGER holdfast_judge_step_insert BEFORE INSERT ON holdfast_step
+CREATE TRIGGER holdfast_guard_step_insert BEFORE INSERT ON holdfast_step
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a finished step cannot be written again')
       FROM holdfast_step t WHERE t.job_id = NEW.job_id AND t.n = NEW.n
@@ -15,32 +14,21 @@ BEGIN
      WHERE (SELECT now FROM holdfast_clock) IS NULL;
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_step_update;
 CREATE TRIGGER holdfast_refuse_step_update AFTER UPDATE ON holdfast_step WHEN (SELECT now FROM holdfast_clock) IS NULL
 BEGIN
     SELECT RAISE(ABORT, 'immutable: steps are written only by operations, which check the lease of the job');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_refuse_checkpoint_insert;
 CREATE TRIGGER holdfast_refuse_checkpoint_insert BEFORE INSERT ON holdfast_checkpoint WHEN (SELECT now FROM holdfast_clock) IS NULL
 BEGIN
     SELECT RAISE(ABORT, 'immutable: checkpoints are written only by operations, which check the lease of the job');
 END;
-DROP TRIGGER IF EXISTS holdfast_refuse_checkpoint_update;
 CREATE TRIGGER holdfast_refuse_checkpoint_update BEFORE UPDATE ON holdfast_checkpoint WHEN (SELECT now FROM holdfast_clock) IS NULL
 BEGIN
     SELECT RAISE(ABORT, 'immutable: checkpoints are written only by operations, which check the lease of the job');
 END;
-DROP TRIGGER IF EXISTS holdfast_judge_checkpoint_delete;
-CREATE TRIGGER holdfast_judge_checkpoint_delete BEFORE DELETE ON holdfast_checkpoint
-WHEN EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: checkpoints are deleted only after their job is cleaned');
-END;
-
 -- The rows are those that a job's insert writes (holdfast_on_job_tags). Operations are trusted, so that an enqueue does not read them again.
-DROP TRIGGER IF EXISTS holdfast_judge_tag_insert;
-CREATE TRIGGER holdfast_judge_tag_insert BEFORE INSERT ON holdfast_job_tag
+CREATE TRIGGER holdfast_guard_tag_insert BEFORE INSERT ON holdfast_job_tag
 WHEN (SELECT now FROM holdfast_clock) IS NULL
      AND NOT EXISTS (SELECT 1 FROM holdfast_job j, json_each(j.tags) t WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant
                         AND (t.value = NEW.tag OR instr(t.value, ':') > 0 AND substr(t.value, 1, instr(t.value, ':')) || '*' = NEW.tag))
@@ -49,21 +37,14 @@ WHEN (SELECT now FROM holdfast_clock) IS NULL
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the tags of a job are written when it is created');
 END;
-DROP TRIGGER IF EXISTS holdfast_refuse_tag_update;
-CREATE TRIGGER holdfast_refuse_tag_update BEFORE UPDATE ON holdfast_job_tag
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: the tags of a job never change');
-END;
-DROP TRIGGER IF EXISTS holdfast_judge_tag_delete;
-CREATE TRIGGER holdfast_judge_tag_delete BEFORE DELETE ON holdfast_job_tag
+CREATE TRIGGER holdfast_guard_tag_delete BEFORE DELETE ON holdfast_job_tag
 WHEN EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the tags of a job are deleted only after it is cleaned');
 END;
 
 -- Re-encrypting the same result is allowed: of the ciphertext only the form and the length can be checked here.
-DROP TRIGGER IF EXISTS holdfast_judge_step_update;
-CREATE TRIGGER holdfast_judge_step_update BEFORE UPDATE ON holdfast_step
+CREATE TRIGGER holdfast_guard_step_update BEFORE UPDATE ON holdfast_step
 WHEN OLD.ended_at IS NOT NULL AND NOT coalesce(
          (OLD.error, OLD.tries, OLD.attempt, OLD.started_at, OLD.wake_at, OLD.ended_at, OLD.shape, OLD.wanted)
          IS (NEW.error, NEW.tries, NEW.attempt, NEW.started_at, NEW.wake_at, NEW.ended_at, NEW.shape, NEW.wanted)
@@ -83,8 +64,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a finished step cannot be written again');
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_app_event_insert;
-CREATE TRIGGER holdfast_judge_app_event_insert BEFORE INSERT ON holdfast_app_event
+CREATE TRIGGER holdfast_guard_app_event_insert BEFORE INSERT ON holdfast_app_event
 WHEN EXISTS (SELECT 1 FROM holdfast_app_event e WHERE e.id = NEW.id)
      OR (NEW.key IS NOT NULL
          AND EXISTS (SELECT 1 FROM holdfast_app_event e WHERE e.tenant = NEW.tenant AND e.name = NEW.name AND e.key = NEW.key))
@@ -94,50 +74,38 @@ END;
 
 -- --- deletion ---
 
--- Steps and events are deleted with their job, like its ledger; steps also by rewind.
-DROP TRIGGER IF EXISTS holdfast_judge_step_delete;
-CREATE TRIGGER holdfast_judge_step_delete BEFORE DELETE ON holdfast_step
-WHEN EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = OLD.job_id AND s.state <> 'dead_letter' AND s.state <> 'cleaned')
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: only the steps of dead letters can be deleted');
-END;
-
 -- A file that a step or a checkpoint no longer refers to has to be deleted: the step was saved again, forgotten or cleaned.
-DROP TRIGGER IF EXISTS holdfast_leave_checkpoint_update;
-CREATE TRIGGER holdfast_leave_checkpoint_update AFTER UPDATE OF value ON holdfast_checkpoint
+CREATE TRIGGER holdfast_orphan_checkpoint_update AFTER UPDATE OF value ON holdfast_checkpoint
 WHEN OLD.value LIKE '{"$holdfast":{%"stored":"artifact:%'
 BEGIN
-    INSERT INTO holdfast_leftover (tenant, ref, job_id, at, again_at)
+    INSERT INTO holdfast_orphaned_file (tenant, ref, job_id, at, again_at)
     SELECT OLD.tenant, o.ref, OLD.job_id, p.now, p.now
       FROM holdfast_present p, (SELECT json_extract(OLD.value, '$."$holdfast".stored') AS ref) o
      WHERE o.ref LIKE 'artifact://%/' || OLD.job_id || '/%'
     ON CONFLICT DO NOTHING;
 END;
-DROP TRIGGER IF EXISTS holdfast_leave_checkpoint_delete;
-CREATE TRIGGER holdfast_leave_checkpoint_delete AFTER DELETE ON holdfast_checkpoint
+CREATE TRIGGER holdfast_orphan_checkpoint_delete AFTER DELETE ON holdfast_checkpoint
 WHEN OLD.value LIKE '{"$holdfast":{%"stored":"artifact:%'
 BEGIN
-    INSERT INTO holdfast_leftover (tenant, ref, job_id, at, again_at)
+    INSERT INTO holdfast_orphaned_file (tenant, ref, job_id, at, again_at)
     SELECT OLD.tenant, o.ref, OLD.job_id, p.now, p.now
       FROM holdfast_present p, (SELECT json_extract(OLD.value, '$."$holdfast".stored') AS ref) o
      WHERE o.ref LIKE 'artifact://%/' || OLD.job_id || '/%'
     ON CONFLICT DO NOTHING;
 END;
-DROP TRIGGER IF EXISTS holdfast_leave_step_update;
-CREATE TRIGGER holdfast_leave_step_update AFTER UPDATE OF value ON holdfast_step
+CREATE TRIGGER holdfast_orphan_step_update AFTER UPDATE OF value ON holdfast_step
 WHEN OLD.value LIKE '{"$holdfast":{%"stored":"artifact:%'
 BEGIN
-    INSERT INTO holdfast_leftover (tenant, ref, job_id, at, again_at)
+    INSERT INTO holdfast_orphaned_file (tenant, ref, job_id, at, again_at)
     SELECT OLD.tenant, o.ref, OLD.job_id, p.now, p.now
       FROM holdfast_present p, (SELECT json_extract(OLD.value, '$."$holdfast".stored') AS ref) o
      WHERE o.ref LIKE 'artifact://%/' || OLD.job_id || '/%'
     ON CONFLICT DO NOTHING;
 END;
-DROP TRIGGER IF EXISTS holdfast_leave_step_delete;
-CREATE TRIGGER holdfast_leave_step_delete AFTER DELETE ON holdfast_step
+CREATE TRIGGER holdfast_orphan_step_delete AFTER DELETE ON holdfast_step
 WHEN OLD.value LIKE '{"$holdfast":{%"stored":"artifact:%'
 BEGIN
-    INSERT INTO holdfast_leftover (tenant, ref, job_id, at, again_at)
+    INSERT INTO holdfast_orphaned_file (tenant, ref, job_id, at, again_at)
     SELECT OLD.tenant, o.ref, OLD.job_id, p.now, p.now
       FROM holdfast_present p, (SELECT json_extract(OLD.value, '$."$holdfast".stored') AS ref) o
      WHERE o.ref LIKE 'artifact://%/' || OLD.job_id || '/%'

@@ -1,7 +1,6 @@
 -- The ledger: one event per transition, in the same transaction, for every writer. The event type is derived from the row
 -- alone, so that hand-written transitions get one too. VALUES instead of SELECT: because the ledger has an insert guard,
 -- SQLite would first put selected rows into a temporary table, at twice the cost of all the rest.
-DROP TRIGGER IF EXISTS holdfast_record_transition;
 CREATE TRIGGER holdfast_record_transition AFTER UPDATE OF state, note ON holdfast_job_state
 WHEN OLD.state <> NEW.state
     -- A waiting job got another time or position: not a transition, but it is recorded.
@@ -23,7 +22,7 @@ BEGIN
                WHEN 'failed' THEN CASE OLD.state
                    -- A worker that shows the lease was not lost, whatever its handler calls the error.
                    WHEN 'in_progress' THEN
-                       CASE WHEN NEW.settled_by IS NOT OLD.lease THEN CASE NEW.error_code WHEN 'worker_lost' THEN 'lapse' ELSE 'fail' END
+                       CASE WHEN NEW.settled_by IS NOT OLD.lease THEN CASE NEW.error_code WHEN 'worker_lost' THEN 'lease_expired' ELSE 'fail' END
                             -- The worker that shows the lease reports that its own process died, and counts it as a crash.
                             WHEN NEW.crashes > OLD.crashes THEN 'crash'
                             ELSE 'fail' END
@@ -33,7 +32,7 @@ BEGIN
                WHEN 'retry_waiting' THEN CASE OLD.state WHEN 'failed' THEN 'retry' WHEN 'retry_waiting' THEN
                        CASE WHEN json_extract(NEW.note, '$.moved') IS NOT NULL THEN 'move' ELSE 'replace' END ELSE 'snooze' END
                WHEN 'queued' THEN CASE OLD.state
-                   WHEN 'leased' THEN CASE WHEN json_extract(NEW.note, '$.reason') = 'lease_lapsed' THEN 'lapse' ELSE 'release' END
+                   WHEN 'leased' THEN CASE WHEN json_extract(NEW.note, '$.reason') = 'lease_expired' THEN 'lease_expired' ELSE 'release' END
                    WHEN 'retry_waiting' THEN
                        CASE WHEN json_extract(NEW.note, '$.rescheduled') IS NOT NULL THEN 'reschedule' ELSE 'due' END
                    WHEN 'queued' THEN CASE WHEN json_extract(NEW.note, '$.moved') IS NOT NULL THEN 'move'
@@ -41,7 +40,7 @@ BEGIN
                                            THEN 'replace' ELSE 'reschedule' END
                    WHEN 'dead_letter' THEN 'redrive'
                    ELSE CASE json_extract(NEW.note, '$.verdict') WHEN 'denied' THEN 'deny' WHEN 'expired' THEN 'expire' ELSE 'approve' END END
-               WHEN 'dead_letter' THEN 'bury'
+               WHEN 'dead_letter' THEN 'dead_letter'
                WHEN 'cancelled' THEN CASE OLD.state WHEN 'dead_letter' THEN 'discard' ELSE 'cancel' END
                WHEN 'waiting_for_approval' THEN 'ask'
                WHEN 'cleaned' THEN 'clean'
@@ -60,24 +59,14 @@ BEGIN
                 ELSE NEW.note END);
 END;
 
--- Checks every update of a state row. The pairs are those of engine/states.py: a test tries every ordered pair. RAISE takes
--- only a literal before SQLite 3.47, so each refusal that names two states is spelled out. One trigger for all checks, because
--- each trigger adds cost: transitions that are not in the table; an attempt ended without its lease (only a cancellation, or a
+-- Checks every update of a state row. The pairs are those of engine/states.py, written here when the code is installed; RAISE
+-- takes only a literal before SQLite 3.47. One trigger for all checks, because each trigger adds cost: transitions that are not in the table; an attempt ended without its lease (only a cancellation, or a
 -- reaper that is right about a lost lease, may do that); a job claimed under a lease that is not live, or claimed from another
 -- worker; attempts that are not counted one by one; a job that waits for an approval and continues, or fails, without a
 -- decision.
-DROP TRIGGER IF EXISTS holdfast_judge_transition;
-CREATE TRIGGER holdfast_judge_transition BEFORE UPDATE OF state, lease, attempt ON holdfast_job_state
+CREATE TRIGGER holdfast_guard_transition BEFORE UPDATE OF state, lease, attempt ON holdfast_job_state
 WHEN (OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
-        WHEN 'queued' THEN NEW.state = 'leased' OR NEW.state = 'in_progress' OR NEW.state = 'failed' OR NEW.state = 'cancelled'
-        WHEN 'leased' THEN NEW.state = 'queued' OR NEW.state = 'in_progress' OR NEW.state = 'failed' OR NEW.state = 'cancelled'
-        WHEN 'in_progress' THEN NEW.state = 'succeeded' OR NEW.state = 'failed' OR NEW.state = 'retry_waiting' OR NEW.state = 'cancelled' OR NEW.state = 'waiting_for_approval'
-        WHEN 'succeeded' THEN NEW.state = 'cleaned'
-        WHEN 'failed' THEN NEW.state = 'retry_waiting' OR NEW.state = 'dead_letter' OR NEW.state = 'cleaned'
-        WHEN 'retry_waiting' THEN NEW.state = 'queued' OR NEW.state = 'failed' OR NEW.state = 'cancelled'
-        WHEN 'dead_letter' THEN NEW.state = 'queued' OR NEW.state = 'cancelled'
-        WHEN 'cancelled' THEN NEW.state = 'cleaned'
-        WHEN 'waiting_for_approval' THEN NEW.state = 'queued' OR NEW.state = 'failed' OR NEW.state = 'cancelled'
+        WHEN NULL THEN NULL   -- {legal pairs}
     END, 0))
     OR (OLD.state = 'in_progress' AND NEW.settled_by IS NOT OLD.lease
         AND (NEW.state = 'succeeded' OR NEW.state = 'failed' OR NEW.state = 'retry_waiting'
@@ -97,70 +86,7 @@ WHEN (OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
                                ELSE g.state IN ('denied', 'expired') AND g.on_deny = 'fail' END))
 BEGIN
     SELECT CASE OLD.state || ' ' || NEW.state
-        WHEN 'queued succeeded' THEN RAISE(ABORT, 'illegal transition queued -> succeeded')
-        WHEN 'queued retry_waiting' THEN RAISE(ABORT, 'illegal transition queued -> retry_waiting')
-        WHEN 'queued dead_letter' THEN RAISE(ABORT, 'illegal transition queued -> dead_letter')
-        WHEN 'queued cleaned' THEN RAISE(ABORT, 'illegal transition queued -> cleaned')
-        WHEN 'queued waiting_for_approval' THEN RAISE(ABORT, 'illegal transition queued -> waiting_for_approval')
-        WHEN 'leased succeeded' THEN RAISE(ABORT, 'illegal transition leased -> succeeded')
-        WHEN 'leased retry_waiting' THEN RAISE(ABORT, 'illegal transition leased -> retry_waiting')
-        WHEN 'leased dead_letter' THEN RAISE(ABORT, 'illegal transition leased -> dead_letter')
-        WHEN 'leased cleaned' THEN RAISE(ABORT, 'illegal transition leased -> cleaned')
-        WHEN 'leased waiting_for_approval' THEN RAISE(ABORT, 'illegal transition leased -> waiting_for_approval')
-        WHEN 'in_progress queued' THEN RAISE(ABORT, 'illegal transition in_progress -> queued')
-        WHEN 'in_progress leased' THEN RAISE(ABORT, 'illegal transition in_progress -> leased')
-        WHEN 'in_progress dead_letter' THEN RAISE(ABORT, 'illegal transition in_progress -> dead_letter')
-        WHEN 'in_progress cleaned' THEN RAISE(ABORT, 'illegal transition in_progress -> cleaned')
-        WHEN 'succeeded queued' THEN RAISE(ABORT, 'illegal transition succeeded -> queued')
-        WHEN 'succeeded leased' THEN RAISE(ABORT, 'illegal transition succeeded -> leased')
-        WHEN 'succeeded in_progress' THEN RAISE(ABORT, 'illegal transition succeeded -> in_progress')
-        WHEN 'succeeded failed' THEN RAISE(ABORT, 'illegal transition succeeded -> failed')
-        WHEN 'succeeded retry_waiting' THEN RAISE(ABORT, 'illegal transition succeeded -> retry_waiting')
-        WHEN 'succeeded dead_letter' THEN RAISE(ABORT, 'illegal transition succeeded -> dead_letter')
-        WHEN 'succeeded cancelled' THEN RAISE(ABORT, 'illegal transition succeeded -> cancelled')
-        WHEN 'succeeded waiting_for_approval' THEN RAISE(ABORT, 'illegal transition succeeded -> waiting_for_approval')
-        WHEN 'failed queued' THEN RAISE(ABORT, 'illegal transition failed -> queued')
-        WHEN 'failed leased' THEN RAISE(ABORT, 'illegal transition failed -> leased')
-        WHEN 'failed in_progress' THEN RAISE(ABORT, 'illegal transition failed -> in_progress')
-        WHEN 'failed succeeded' THEN RAISE(ABORT, 'illegal transition failed -> succeeded')
-        WHEN 'failed cancelled' THEN RAISE(ABORT, 'illegal transition failed -> cancelled')
-        WHEN 'failed waiting_for_approval' THEN RAISE(ABORT, 'illegal transition failed -> waiting_for_approval')
-        WHEN 'retry_waiting leased' THEN RAISE(ABORT, 'illegal transition retry_waiting -> leased')
-        WHEN 'retry_waiting in_progress' THEN RAISE(ABORT, 'illegal transition retry_waiting -> in_progress')
-        WHEN 'retry_waiting succeeded' THEN RAISE(ABORT, 'illegal transition retry_waiting -> succeeded')
-        WHEN 'retry_waiting dead_letter' THEN RAISE(ABORT, 'illegal transition retry_waiting -> dead_letter')
-        WHEN 'retry_waiting cleaned' THEN RAISE(ABORT, 'illegal transition retry_waiting -> cleaned')
-        WHEN 'retry_waiting waiting_for_approval' THEN RAISE(ABORT, 'illegal transition retry_waiting -> waiting_for_approval')
-        WHEN 'dead_letter leased' THEN RAISE(ABORT, 'illegal transition dead_letter -> leased')
-        WHEN 'dead_letter in_progress' THEN RAISE(ABORT, 'illegal transition dead_letter -> in_progress')
-        WHEN 'dead_letter succeeded' THEN RAISE(ABORT, 'illegal transition dead_letter -> succeeded')
-        WHEN 'dead_letter failed' THEN RAISE(ABORT, 'illegal transition dead_letter -> failed')
-        WHEN 'dead_letter retry_waiting' THEN RAISE(ABORT, 'illegal transition dead_letter -> retry_waiting')
-        WHEN 'dead_letter cleaned' THEN RAISE(ABORT, 'illegal transition dead_letter -> cleaned')
-        WHEN 'dead_letter waiting_for_approval' THEN RAISE(ABORT, 'illegal transition dead_letter -> waiting_for_approval')
-        WHEN 'cancelled queued' THEN RAISE(ABORT, 'illegal transition cancelled -> queued')
-        WHEN 'cancelled leased' THEN RAISE(ABORT, 'illegal transition cancelled -> leased')
-        WHEN 'cancelled in_progress' THEN RAISE(ABORT, 'illegal transition cancelled -> in_progress')
-        WHEN 'cancelled succeeded' THEN RAISE(ABORT, 'illegal transition cancelled -> succeeded')
-        WHEN 'cancelled failed' THEN RAISE(ABORT, 'illegal transition cancelled -> failed')
-        WHEN 'cancelled retry_waiting' THEN RAISE(ABORT, 'illegal transition cancelled -> retry_waiting')
-        WHEN 'cancelled dead_letter' THEN RAISE(ABORT, 'illegal transition cancelled -> dead_letter')
-        WHEN 'cancelled waiting_for_approval' THEN RAISE(ABORT, 'illegal transition cancelled -> waiting_for_approval')
-        WHEN 'cleaned queued' THEN RAISE(ABORT, 'illegal transition cleaned -> queued')
-        WHEN 'cleaned leased' THEN RAISE(ABORT, 'illegal transition cleaned -> leased')
-        WHEN 'cleaned in_progress' THEN RAISE(ABORT, 'illegal transition cleaned -> in_progress')
-        WHEN 'cleaned succeeded' THEN RAISE(ABORT, 'illegal transition cleaned -> succeeded')
-        WHEN 'cleaned failed' THEN RAISE(ABORT, 'illegal transition cleaned -> failed')
-        WHEN 'cleaned retry_waiting' THEN RAISE(ABORT, 'illegal transition cleaned -> retry_waiting')
-        WHEN 'cleaned dead_letter' THEN RAISE(ABORT, 'illegal transition cleaned -> dead_letter')
-        WHEN 'cleaned cancelled' THEN RAISE(ABORT, 'illegal transition cleaned -> cancelled')
-        WHEN 'cleaned waiting_for_approval' THEN RAISE(ABORT, 'illegal transition cleaned -> waiting_for_approval')
-        WHEN 'waiting_for_approval leased' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> leased')
-        WHEN 'waiting_for_approval in_progress' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> in_progress')
-        WHEN 'waiting_for_approval succeeded' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> succeeded')
-        WHEN 'waiting_for_approval retry_waiting' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> retry_waiting')
-        WHEN 'waiting_for_approval dead_letter' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> dead_letter')
-        WHEN 'waiting_for_approval cleaned' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> cleaned')
+        WHEN NULL THEN NULL   -- {illegal pairs}
     END;
     SELECT CASE
         WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease AND OLD.lease IS NOT NULL
@@ -189,8 +115,15 @@ BEGIN
     END;
 END;
 
-DROP TRIGGER IF EXISTS holdfast_judge_identity;
-CREATE TRIGGER holdfast_judge_identity BEFORE UPDATE OF n, id, tenant, kind, max_crashes, agent, workflow_id, executor ON holdfast_job_state
+CREATE TRIGGER holdfast_guard_identity BEFORE UPDATE OF n, id, tenant, kind, max_crashes, agent, workflow_id ON holdfast_job_state
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: number, id, tenant, kind, agent, executor and crash limit never change');
+END;
+
+-- What a job requires besides the label changes; the label does not.
+CREATE TRIGGER holdfast_guard_executor BEFORE UPDATE OF executor ON holdfast_job_state
+WHEN (CASE WHEN OLD.executor < ' ' THEN json_extract(substr(OLD.executor, 2), '$[2]') ELSE OLD.executor END)
+     IS NOT (CASE WHEN NEW.executor < ' ' THEN json_extract(substr(NEW.executor, 2), '$[2]') ELSE NEW.executor END)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: number, id, tenant, kind, agent, executor and crash limit never change');
 END;

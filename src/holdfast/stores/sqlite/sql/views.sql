@@ -1,11 +1,9 @@
 -- The current actor and time; the clock's own time if no operation has set one.
-DROP VIEW IF EXISTS holdfast_present;
 CREATE VIEW holdfast_present AS
 SELECT coalesce(actor, 'sql') AS actor,
        coalesce(now, stopped, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER) + shift) AS now
   FROM holdfast_clock;
 
-DROP VIEW IF EXISTS holdfast_jobs;
 CREATE VIEW holdfast_jobs AS
 SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes, s.max_attempts, s.max_crashes,
        s.priority, s.position, nullif(s.due_at, 9223372036854775807) AS due_at, s.started_at, s.finished_at, s.error_code,
@@ -21,7 +19,7 @@ SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
        j.enqueued_by, j.source_system, j.uses, j.retry_as, j.retry_of, j.depth,
        -- From the ledger, so that no write pays for them.
        (SELECT e.at FROM holdfast_event e WHERE e.job_id = j.id ORDER BY e.seq DESC LIMIT 1) AS updated_at,
-       (SELECT e.at FROM holdfast_event e WHERE e.job_id = j.id AND e.from_state = 'in_progress' AND e.type IN ('fail', 'lapse', 'crash')
+       (SELECT e.at FROM holdfast_event e WHERE e.job_id = j.id AND e.from_state = 'in_progress' AND e.type IN ('fail', 'lease_expired', 'crash')
          ORDER BY e.seq DESC LIMIT 1) AS last_error_at,
        f.source_ref, f.target_ref, f.payload_ref, j.executor,
        (SELECT e.at FROM holdfast_event e WHERE e.job_id = j.id AND e.to_state = 'queued' AND coalesce(e.from_state, '') <> 'queued'
@@ -34,17 +32,14 @@ SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
 
 -- For dashboards: jobs that may start now, running jobs, and jobs that need an operator. The columns are part of the
 -- interface; times are microseconds since 1970.
-DROP VIEW IF EXISTS holdfast_backlog;
 CREATE VIEW holdfast_backlog AS
 SELECT s.tenant, s.queue, s.kind, count(*) AS waiting
   FROM holdfast_job_state s WHERE s.state = 'queued' AND s.due_at IS NULL GROUP BY s.tenant, s.queue, s.kind;
 
-DROP VIEW IF EXISTS holdfast_in_progress;
 CREATE VIEW holdfast_in_progress AS
 SELECT s.tenant, s.queue, s.kind, count(*) AS running, min(s.started_at) AS oldest_started_at
   FROM holdfast_job_state s WHERE s.state IN ('leased', 'in_progress') GROUP BY s.tenant, s.queue, s.kind;
 
-DROP VIEW IF EXISTS holdfast_dead_letter_open;
 CREATE VIEW holdfast_dead_letter_open AS
 SELECT s.tenant, s.queue, s.kind, s.error_code, count(*) AS dead, min(s.finished_at) AS first_at, max(s.finished_at) AS last_at
   FROM holdfast_job_state s WHERE s.state = 'dead_letter' AND s.state NOT IN ('leased', 'in_progress')
@@ -52,10 +47,9 @@ SELECT s.tenant, s.queue, s.kind, s.error_code, count(*) AS dead, min(s.finished
 
 -- An attempt is two rows of the ledger: the one that started it and the first one after. A skipped time of a schedule has a
 -- job that never ran: its record has the number 0. `log` is the reference of a program's output, or 'database'.
-DROP VIEW IF EXISTS holdfast_attempts;
 CREATE VIEW holdfast_attempts AS
 SELECT b.job_id, b.tenant, b.kind, b.attempt, b.actor AS worker, b.at AS started_at, e.at AS ended_at,
-       CASE e.type WHEN 'succeed' THEN 'succeeded' WHEN 'fail' THEN 'failed' WHEN 'lapse' THEN 'crashed' WHEN 'crash' THEN 'crashed'
+       CASE e.type WHEN 'succeed' THEN 'succeeded' WHEN 'fail' THEN 'failed' WHEN 'lease_expired' THEN 'crashed' WHEN 'crash' THEN 'crashed'
                    WHEN 'ask' THEN 'suspended' WHEN 'snooze' THEN 'suspended' WHEN 'cancel' THEN 'cancelled' END AS outcome,
        json_extract(e.meta, '$.error_code') AS error_code,
        -- Messages of a kind that became restricted later are hidden like its payloads.
@@ -80,14 +74,22 @@ SELECT b.job_id, b.tenant, b.kind, b.attempt, b.actor AS worker, b.at AS started
                 SELECT 1 FROM holdfast_payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = b.tenant OR r.tenant = '*')
                    AND (r.kind = b.kind OR r.kind = '*')) THEN '"[restricted]"'
             ELSE coalesce((SELECT v.payload FROM holdfast_replaced_payload v WHERE v.job_id = b.job_id AND v.attempt >= b.attempt
-                            ORDER BY v.attempt LIMIT 1), (SELECT j.payload FROM holdfast_job j WHERE j.id = b.job_id)) END AS payload
+                            ORDER BY v.attempt LIMIT 1), (SELECT j.payload FROM holdfast_job j WHERE j.id = b.job_id)) END AS payload,
+       json_extract(b.meta, '$.version') AS version
   FROM holdfast_event b
   LEFT JOIN holdfast_event e ON e.seq = (SELECT min(n.seq) FROM holdfast_event n
                                  WHERE n.job_id = b.job_id AND n.seq > b.seq AND n.from_state = 'in_progress')
  WHERE b.to_state = 'in_progress'
 UNION ALL
 SELECT c.job_id, c.tenant, c.kind, 0, c.actor, c.at, c.at, 'skipped', NULL, NULL, NULL, NULL, NULL, c.seq,
-       (SELECT j.payload FROM holdfast_jobs j WHERE j.id = c.job_id)
+       (SELECT j.payload FROM holdfast_jobs j WHERE j.id = c.job_id), NULL
   FROM holdfast_event c
  WHERE c.type = 'cancel' AND c.attempt = 0 AND json_extract(c.meta, '$.reason') = 'skipped'
    AND json_extract(c.meta, '$.schedule') IS NOT NULL;
+
+-- Jobs that require more than a label: in `executor` they have character 31 (30 with a
+-- fingerprint) and a JSON array of the version of the application, the fingerprint of the code and the label; null is any.
+CREATE VIEW holdfast_requirement AS
+SELECT s.n, s.id, s.tenant, s.kind, s.queue, s.state, s.note, s.executor AS text, json_extract(substr(s.executor, 2), '$[0]') AS version,
+       json_extract(substr(s.executor, 2), '$[1]') AS code, json_extract(substr(s.executor, 2), '$[2]') AS executor
+  FROM holdfast_job_state s WHERE s.executor < ' ' AND s.finished_at IS NULL;

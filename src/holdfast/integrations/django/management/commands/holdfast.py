@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.core.management.base import BaseCommand, CommandError
 
+from holdfast.app.internals import schema_of
 from holdfast.engine.job import DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _options(app: DjangoApp, arguments: list[str]) -> dict[str, str]:
     """The database, schema and tenant of the project. ``HOLDFAST_URL`` may name the database of another program."""
     from holdfast.integrations.django.orm_connection import url_of
 
-    options = {"url": url_of(app.alias), "schema": app._schema}
+    options = {"url": url_of(app.alias), "schema": schema_of(app)}
     if app.session.scope != DEFAULT_TENANT and "--all-tenants" not in arguments:
         options["tenant"] = app.session.scope
     return options

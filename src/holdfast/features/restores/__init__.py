@@ -1,0 +1,1 @@
+"""Restores: what is different in a database that was restored or copied, and adopting it."""
