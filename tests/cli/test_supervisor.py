@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.cli.run_worker import STOPPING, STOPPING_NOW
 from holdfast.cli.supervisor import LONGEST_PAUSE, pause_after
-from holdfast.cli.worker_process import Reports
+from holdfast.cli.worker_process import SUPERVISOR_ENDED, Reports
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.processes import call, environment, run, wait_for_output
@@ -90,7 +90,8 @@ def test_children_drain_and_exit_when_supervisor_is_killed(store: Store, crew: C
     with crew.working(store, "--processes", "2", "--concurrency", "1") as process:
         until(lambda: len(set(crew.begun)) == 2, "each child holds a job")
         process.kill()
-        process.wait(timeout=10)
+        for _ in range(2):  # until then a child may take another job
+            wait_for_output(process, SUPERVISOR_ENDED)
         late = put_one(store, "nap")
         crew.let_go()
         until(lambda: all(map(gone, crew.begun)), "the children have ended")

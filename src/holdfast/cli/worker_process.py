@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import socket
 import sys
 import threading
-import time
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NoReturn
 
@@ -24,7 +24,10 @@ from holdfast.cli.serve import make_web, serving
 from holdfast.cli.session import load_runnable, wait_ready, wait_shortly
 from holdfast.cli.supervisor import MARGIN, STOP_NOW, Plan
 
+log = logging.getLogger("holdfast.supervisor")
+
 REPORT_EVERY = 1.0
+SUPERVISOR_ENDED = "The supervisor has ended. Stopping: waiting for running jobs."
 
 
 class Reports:
@@ -68,10 +71,12 @@ class Link:
         with contextlib.suppress(OSError):
             for line in self._lines:
                 self._stop(at_once=line == STOP_NOW)
-        # The supervisor has ended, so nothing else would kill this process if it did not stop.
         self._stop(at_once=False)
-        time.sleep(self.plan.options.grace + MARGIN)
-        os._exit(FAILED)
+        # Nothing else would kill this process if it did not stop.
+        deadline = threading.Timer(self.plan.options.grace + MARGIN, os._exit, (FAILED,))
+        deadline.daemon = True
+        deadline.start()
+        log.warning(SUPERVISOR_ENDED)
 
     def _stop(self, *, at_once: bool) -> None:
         with self._lock:
