@@ -16,8 +16,8 @@ from holdfast import App
 from holdfast.app.internals import make_runner, make_worker, session_of
 from holdfast.cli.probes import WorkerProbe, serve_status
 from holdfast.errors import InvalidSetting
+from holdfast.worker.idle import SleepingWorker
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.sleeping import SleepingWorker
 from tests.support.waiting import until
 from tests.support.workers import QUICK
 
@@ -124,7 +124,7 @@ def wake(port: int) -> None:
 
 @pytest.mark.slow
 def test_sleeping_worker_survives_a_database_that_is_away(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.sleeping.RETRY_AFTER", 0.1)
+    monkeypatch.setattr("holdfast.worker.idle.RETRY_AFTER", 0.1)
     ran: list[int] = []
     with closing(app_of(postgres_url, ran)) as app, sleeping(app) as (worker, _):
         until(lambda: worker.ready() == (True, "asleep"), "the worker sleeps")

@@ -29,11 +29,11 @@ from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
 from holdfast.telemetry.logs import redact_with
 from holdfast.worker import startup
+from holdfast.worker.idle import SleepingWorker
 from holdfast.worker.maintenance import MaintenanceTask
 from holdfast.worker.options import TickKeywords, TickOptions, TickSummary
 from holdfast.worker.processes.pool import Children
 from holdfast.worker.retention import BATCHES, WORKER_JOBS, Archiving, delete_orphans
-from holdfast.worker.sleeping import SleepingWorker
 from holdfast.worker.startup import retry_briefly
 from holdfast.worker.threads import Threads
 from holdfast.worker.tick import Tick

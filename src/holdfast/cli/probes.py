@@ -28,7 +28,7 @@ from holdfast.cli.output import emit, say, write
 from holdfast.config import METRICS_PORT_VARIABLE
 from holdfast.engine.declared import Help
 from holdfast.errors import InvalidSetting, StoreUnavailable
-from holdfast.worker.sleeping import SleepingWorker
+from holdfast.worker.idle import SleepingWorker
 from holdfast.worker.worker import Worker
 
 REQUEST_TIMEOUT = 5.0

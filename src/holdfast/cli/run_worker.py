@@ -22,7 +22,7 @@ from holdfast.app.internals import kinds_of, make_runner
 from holdfast.cli.output import counted, line
 from holdfast.cli.probes import WorkerProbe, serve_status
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.worker.sleeping import SleepingWorker
+from holdfast.worker.idle import SleepingWorker
 from holdfast.worker.startup import run_until_done
 from holdfast.worker.worker import Worker, WorkerOptions
 
