@@ -1,4 +1,4 @@
-"""Attacks on connector settings (JF-11): secrets in the database, settings for every tenant or for another one."""
+"""Attacks on connector and endpoint settings (JF-11, HF-20): secrets in the database, settings for another tenant."""
 
 from __future__ import annotations
 
@@ -39,4 +39,24 @@ CONNECTORS: Table = {
     "set an unbounded timeout": ("update connector set timeout = 1e9", "timeout_bounded"),
     "set an unbounded response size": ("update connector set max_bytes = 2000000000", "max_bytes_bounded"),
     "truncate the connector settings": ("truncate connector", (None, "rows are never changed")),
+    "store a secret instead of its name in an endpoint": (
+        ("""update endpoint set secrets = '["hunter2"]'""", "update endpoint set secrets = '{hunter2}'"),
+        "secrets_named",
+    ),
+    "remove all secrets of an endpoint": (
+        ("update endpoint set secrets = '[]'", "update endpoint set secrets = '{}'"),
+        "secrets_named",
+    ),
+    "accept an unsigned provider": ("update endpoint set provider = 'none'", "provider_known"),
+    "accept signatures of any age": ("update endpoint set tolerance = 1e9", "tolerance_bounded"),
+    "move an endpoint to another tenant": (
+        "update endpoint set tenant = 'acme'",
+        "endpoint: tenant, name, created_at cannot change",
+    ),
+    "create an endpoint for every tenant": (
+        "insert into endpoint (tenant, name, provider, secrets, set_by, created_at, updated_at)"
+        " select '*', name, provider, secrets, set_by, created_at, updated_at from endpoint",
+        "tenant_named",
+    ),
+    "truncate the endpoints": ("truncate endpoint", (None, "rows are never changed")),
 }

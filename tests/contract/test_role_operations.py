@@ -41,7 +41,7 @@ from holdfast.stores.flow import Flow
 from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, SendEvent
 from tests.api.serving import auntil
 from tests.support.direct_sql import ByHand, PostgresByHand
-from tests.support.features import draft, drafted, issuing, sent, webhook
+from tests.support.features import draft, drafted, endpoint, issuing, sent, webhook
 from tests.support.job_states import bring
 from tests.support.ledger import check_ledger
 from tests.support.operations import operations
@@ -150,7 +150,7 @@ READS = {
     *("versions.list", "versions.live", "versions.held", "versions.patches", "versions.unserved"),
     *("versions.mismatch", "versions.requirement"),
     *("webhooks.get", "webhooks.list", "webhooks.deliveries"),
-    *("connectors.get", "connectors.list"),
+    *("connectors.get", "connectors.list", "endpoints.get", "endpoints.list"),
     *("tokens.find", "tokens.used", "tokens.open_session", "tokens.end_session"),
 }
 EXECUTES = {
@@ -213,7 +213,7 @@ GOVERNS = {
     ),
     *("dead_letters.note", "operations.start", "operations.cancel", "dead_letters.redrive_as"),
     *("webhooks.add", "webhooks.change", "webhooks.enable", "webhooks.remove"),
-    *("connectors.set", "connectors.remove"),
+    *("connectors.set", "connectors.remove", "endpoints.set", "endpoints.remove"),
     *("versions.move", "restores.report", "restores.adopt"),
     *("tokens.issue", "tokens.revoke", "tokens.list"),
 }
@@ -580,6 +580,10 @@ def calls(
         "connectors.list": lambda: run(store.connectors.list(tenant)),
         "connectors.set": lambda: run(store.connectors.set(drafted(), "ada", tenant)),
         "connectors.remove": lambda: run(store.connectors.remove("none", "ada", tenant)),
+        "endpoints.get": lambda: run(store.endpoints.get("github", tenant)),
+        "endpoints.list": lambda: run(store.endpoints.list(tenant)),
+        "endpoints.set": lambda: endpoint(store, tenant=tenant),
+        "endpoints.remove": lambda: run(store.endpoints.remove("none", "ada", tenant)),
         "webhooks.get": lambda: run(store.webhooks.get("ops", tenant)),
         "webhooks.list": lambda: run(store.webhooks.list(tenant)),
         "webhooks.deliveries": lambda: run(store.webhooks.deliveries(ids["webhook"], tenant, 5)),

@@ -91,7 +91,7 @@ RESOLVES = {
     *("set_retention", "delete_retention"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as", "replace_payload", "set_external_ref"),
     *("issue_token", "revoke_token"),
-    *("set_connector", "remove_connector"),
+    *("set_connector", "remove_connector", "set_endpoint", "remove_endpoint"),
     *("add_webhook", "change_webhook", "enable_webhook", "remove_webhook"),
 }
 APPROVES = {

@@ -17,6 +17,7 @@ from holdfast.features.assembly import Store
 from holdfast.features.audit.model import Anchor, Report, Seal
 from holdfast.features.audit.verification import Check
 from holdfast.features.connectors.model import Connector, ConnectorDraft
+from holdfast.features.endpoints.model import Endpoint, EndpointDraft
 from holdfast.features.events.model import Delivery, FeedResult, NewSubscription, Subscription
 from holdfast.features.limits.model import Pause, PauseDraft, pause_target
 from holdfast.features.retention.model import Retention, RetentionRule
@@ -302,3 +303,13 @@ def sent(webhook_id: str, job_id: str, **fields: Any) -> WebhookDelivery:
     facts: dict[str, Any] = {"message": "msg_1", "type": "ping", "attempt": 1, "status": 200, "error_code": None}
     facts |= {"duration_ms": 5, "excerpt": "ok"}
     return WebhookDelivery(new_id(), TENANT, webhook_id, job_id=job_id, **(facts | fields))
+
+
+# --- endpoints ---
+
+
+def endpoint(
+    store: Store, name: str = "github", *, actor: str = "ada", tenant: str = TENANT, **options: Any
+) -> Endpoint:
+    draft = EndpointDraft.of(name, None, {"provider": "github", "secrets": ["GITHUB_HOOK"]} | options)
+    return store.run(store.endpoints.set(draft, actor, tenant))

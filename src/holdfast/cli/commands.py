@@ -21,6 +21,7 @@ from holdfast.features.archives import commands as archives
 from holdfast.features.audit import commands as audit
 from holdfast.features.connectors import commands as connectors
 from holdfast.features.dead_letters import commands as dead_letters
+from holdfast.features.endpoints import commands as endpoints
 from holdfast.features.events import commands as events
 from holdfast.features.health import commands as health
 from holdfast.features.jobs import commands as jobs
@@ -253,6 +254,7 @@ GROUPS = (
     ("subscriptions", events.commands),
     ("consumers", events.consumer_commands),
     ("webhooks", webhooks.commands),
+    ("endpoints", endpoints.commands),
     ("connectors", connectors.commands),
     ("executors", agents.executor_commands),
     ("kinds", registry.kind_commands),

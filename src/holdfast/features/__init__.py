@@ -7,6 +7,7 @@ FEATURES = (
     "approvals",
     "connectors",
     "webhooks",
+    "endpoints",
     "limits",
     "schedules",
     "events",

@@ -12,6 +12,7 @@ from holdfast.features.attempts.store import PostgresAttempts
 from holdfast.features.audit.store import PostgresAudit
 from holdfast.features.connectors.store import PostgresConnectors
 from holdfast.features.dead_letters.store import PostgresDeadLetters, PostgresOperations
+from holdfast.features.endpoints.store import PostgresEndpoints
 from holdfast.features.events.store import PostgresConsumers, PostgresSubscriptions
 from holdfast.features.health.snapshot import PostgresHealth
 from holdfast.features.limits.store import PostgresLimits, PostgresPauses, PostgresQueues, PostgresReservations
@@ -78,6 +79,7 @@ class PostgresStore(PostgresDatabase):
         self.operations = PostgresOperations(schema)
         self.webhooks = PostgresWebhooks(schema)
         self.connectors = PostgresConnectors(schema)
+        self.endpoints = PostgresEndpoints(schema)
         self.retention = PostgresRetention(schema)
         self.archives = PostgresArchives(schema)
         self.usage = PostgresUsage(schema)

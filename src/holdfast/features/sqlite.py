@@ -10,6 +10,7 @@ from holdfast.features.attempts.store import SqliteAttempts
 from holdfast.features.audit.sqlite import SqliteAudit
 from holdfast.features.connectors.store import SqliteConnectors
 from holdfast.features.dead_letters.sqlite import SqliteDeadLetters, SqliteOperations
+from holdfast.features.endpoints.store import SqliteEndpoints
 from holdfast.features.events.sqlite import SqliteConsumers, SqliteSubscriptions
 from holdfast.features.health.snapshot import SqliteHealth
 from holdfast.features.limits.sqlite import SqliteLimits, SqlitePauses, SqliteQueues
@@ -62,6 +63,7 @@ class SqliteStore(SqliteDatabase):
         self.operations = SqliteOperations()
         self.webhooks = SqliteWebhooks(self.subscriptions)
         self.connectors = SqliteConnectors()
+        self.endpoints = SqliteEndpoints()
         self.retention = SqliteRetention()
         self.archives = SqliteArchives()
         self.usage = SqliteUsage()

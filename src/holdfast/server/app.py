@@ -35,6 +35,7 @@ from holdfast.features.approvals import pages as approvals
 from holdfast.features.audit import pages as audit
 from holdfast.features.connectors import pages as connectors
 from holdfast.features.dead_letters import pages as dead_letters
+from holdfast.features.endpoints import pages as endpoints
 from holdfast.features.events import pages as events
 from holdfast.features.health import pages as health
 from holdfast.features.jobs import job_page
@@ -97,6 +98,7 @@ PAGES = (
         versions.routes,
         agents.routes,
         connectors.routes,
+        endpoints.routes,
         events.routes,
         payloads.routes,
         registry.routes,
@@ -139,9 +141,11 @@ RETRY_EVERY = 1.0
 """Seconds between attempts to start maintenance."""
 SHUTDOWN_TIMEOUT = 5.0
 """Seconds that background work may take when the service ends."""
-API = Paths(frozenset({"/api/", "/livez", "/readyz", "/metrics"}))
-# Paths without authentication: probes, files, the login page, and links that carry a token.
-OPEN = Paths(frozenset({"/livez", "/readyz", "/static/", "/login", "/decide/", "/api/v1/approvals/by-token/"}))
+API = Paths(frozenset({"/api/", "/hooks/", "/livez", "/readyz", "/metrics"}))
+# Paths without authentication: probes, files, the login page, links that carry a token; and signed messages, which may
+# be larger.
+SMALL = frozenset({"/livez", "/readyz", "/static/", "/login", "/decide/", "/api/v1/approvals/by-token/"})
+OPEN = Paths(SMALL | {"/hooks/"})
 
 
 def make_service(
@@ -195,7 +199,7 @@ def make_service(
             Middleware(HeadRequests),
             Middleware(RequestLog, measures),
             Middleware(PageHeaders),
-            Middleware(BodyLimit, open_to_all=OPEN, timeout=body_timeout),
+            Middleware(BodyLimit, open_to_all=Paths(SMALL), timeout=body_timeout),
             Middleware(
                 AuthMiddleware,
                 session,

@@ -108,6 +108,7 @@ TABS: tuple[tuple[str, str], ...] = (
     ("/templates", "Templates"),
     ("/subscriptions", "Subscriptions"),
     ("/webhooks", "Webhooks"),
+    ("/endpoints", "Endpoints"),
     ("/connectors", "Connectors"),
     ("/payload-rules", "Payload rules"),
     ("/retention", "Retention"),

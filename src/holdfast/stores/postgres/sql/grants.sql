@@ -30,7 +30,7 @@ declare
                               'set_payload_rule', 'remove_payload_rule', 'sealed_payloads', 'reseal', 'sealed_parts', 'reseal_part',
                               'issue_token', 'revoke_token',
                               'add_webhook', 'change_webhook', 'enable_webhook', 'remove_webhook',
-                              'set_connector', 'remove_connector',
+                              'set_connector', 'remove_connector', 'set_endpoint', 'remove_endpoint',
                               'move_version', 'unread_events', 'adopt_copy', 'register_kinds', 'remove_kind', 'set_event_type', 'remove_event_type', 'set_policies'];
     v_routine record;
     v_role    text;
@@ -68,7 +68,7 @@ begin
             ' job_limit, reservation, queue_setting, subscription, delivery, executor, pause, tenant,'
             ' retention, retention_pass, archive, archived, event_partition, usage, usage_place, upkeep, action, orphaned_file,'
             ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, webhook, webhook_delivery,'
-            ' connector, ledger_epoch, quarantine, registered_kind, registered_event, unregistered_name to %I', v_role);
+            ' connector, endpoint, ledger_epoch, quarantine, registered_kind, registered_event, unregistered_name to %I', v_role);
         execute format('grant select (job_id, tenant, attempt, at) on replaced_payload to %I', v_role);   -- attempt_payload() shows the payloads
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Every column of a callback except the job that it creates, whose payload may be restricted.
