@@ -32,7 +32,7 @@ NAMESPACES = {
         "event_types",
         "events",
     ),
-    *("executors", "health", "jobs", "kinds", "limits", "policies"),
+    *("executors", "health", "jobs", "kinds", "limits", "notifiers", "policies"),
     *(
         "operations",
         "pauses",

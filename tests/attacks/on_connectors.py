@@ -58,5 +58,29 @@ CONNECTORS: Table = {
         " select '*', name, provider, secrets, set_by, created_at, updated_at from endpoint",
         "tenant_named",
     ),
+    "store a secret instead of its name in a notifier": (
+        (
+            """update notifier set secrets = '["https://hooks.slack.com/x"]'""",
+            "update notifier set secrets = '{hunter2}'",
+        ),
+        "secrets_named",
+    ),
+    "store a password in the URL of a dashboard": (
+        "update notifier set dashboard = 'https://u:p@example.com'",
+        "dashboard_plain",
+    ),
+    "tell something unknown": (
+        ("""update notifier set wants = '["secrets"]'""", "update notifier set wants = '{secrets}'"),
+        "wants_known",
+    ),
+    "move a notifier to another tenant": (
+        "update notifier set tenant = 'acme'",
+        "notifier: tenant, name, created_at cannot change",
+    ),
+    "escalate a notifier to itself": (
+        "update notifier set escalate_after = 60, escalation = name",
+        "escalation_whole",
+    ),
+    "truncate the notifiers": ("truncate notifier", (None, "rows are never changed")),
     "truncate the endpoints": ("truncate endpoint", (None, "rows are never changed")),
 }

@@ -33,6 +33,7 @@ LISTS = (
     "retention",
     "webhooks",
     "endpoints",
+    "notifiers",
     "agents",
 )
 

@@ -274,6 +274,7 @@ def fill_every_table(app: App) -> None:
     app.webhooks.add("hook", "https://hooks.example/in", secrets="HOOK", wants=["job.dead_letter"])
     app.connectors.set("http.request", hosts=["api.example"])
     app.endpoints.set("github", provider="github", secrets="HOOK")
+    app.notifiers.set("ops", channel="slack", secrets="OPS")
     app.templates.set("letter", "elsewhere", {"n": 1})
     app.schedules.add("daily", "0 9 * * *", kind="elsewhere", payload={"n": 1})
     app.limits.set(queue="mail", concurrency=3, rate="5/s")
@@ -308,6 +309,7 @@ def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]
             "limits.list",
             "connectors.list",
             "endpoints.list",
+            "notifiers.list",
             "consumers.list",
             "webhooks.list",
             "subscriptions.list",

@@ -305,7 +305,12 @@ def sent(webhook_id: str, job_id: str, **fields: Any) -> WebhookDelivery:
     return WebhookDelivery(new_id(), TENANT, webhook_id, job_id=job_id, **(facts | fields))
 
 
-# --- endpoints ---
+# --- endpoints and notifiers ---
+
+
+def notifier(store: Store, name: str = "ops", *, actor: str = "ada", tenant: str = TENANT, **options: Any) -> Notifier:
+    draft = NotifierDraft.of(name, None, {"channel": "slack", "secrets": ["OPS_SLACK"]} | options)
+    return store.run(store.notifiers.set(draft, actor, tenant))
 
 
 def endpoint(

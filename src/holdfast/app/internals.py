@@ -23,6 +23,7 @@ from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.requirement import UNKNOWN_CODE, Code
 from holdfast.errors import InvalidSetting, Refused
+from holdfast.features.notifiers.operations import tell_health
 from holdfast.steps.driver import Reached, StepTools
 from holdfast.stores.flow import in_thread
 from holdfast.stores.requests import new_id
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from holdfast.features.schedules.runs import Scheduler
 
 log = logging.getLogger("holdfast.worker")
+
+HEALTH_EVERY = 60.0
+"""Seconds between looks at the health, for notifiers."""
 
 
 def session_of(app: App) -> Session:
@@ -233,6 +237,7 @@ def maintenance_tasks(app: App, tenant: str, promote_every: float, sweep_every: 
     return (
         fire_schedules,
         MaintenanceTask("orphans", sweep_every, run=run, readies=False),
+        MaintenanceTask("notifiers", HEALTH_EVERY, run=partial(tell_health, tenant=tenant)),
         MaintenanceTask("archives", sweep_every, run=Archiving(to_archive, tenant), readies=False),
     )
 

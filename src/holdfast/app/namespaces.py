@@ -14,6 +14,7 @@ from holdfast.features.events.operations import Consumers, Events, Subscriptions
 from holdfast.features.health.operations import HealthChecks
 from holdfast.features.jobs.operations import Jobs
 from holdfast.features.limits.operations import Limits, Pauses, Queues, Reservations
+from holdfast.features.notifiers.operations import Notifiers
 from holdfast.features.payloads.operations import PayloadRules
 from holdfast.features.registry.operations import DeploymentPolicies, EventTypes, Kinds
 from holdfast.features.restores.operations import Restores
@@ -79,6 +80,8 @@ class Namespaces(StoreNamespace):
     """Webhooks: HTTP endpoints that are notified of events."""
     endpoints: Endpoints
     """Inbound webhooks: messages of providers that become events or jobs."""
+    notifiers: Notifiers
+    """Notifiers: channels that tell people about approvals, dead letters and health."""
     payload_rules: PayloadRules
     """Rules for payloads and results."""
     retention: RetentionPolicies
@@ -118,6 +121,7 @@ class Namespaces(StoreNamespace):
         self.tenants, self.tokens = Tenants(session), Tokens(session)
         self.connectors, self.webhooks = Connectors(session), Webhooks(session)
         self.endpoints = Endpoints(session, make.prepare, secret)
+        self.notifiers = Notifiers(session)
         self.payload_rules = PayloadRules(session)
         self.retention = RetentionPolicies(session, session.vault.artifacts)
         self.archives = Archives(session, session.vault.artifacts)

@@ -27,6 +27,7 @@ from holdfast.features.health import commands as health
 from holdfast.features.jobs import commands as jobs
 from holdfast.features.jobs import operator_commands
 from holdfast.features.limits import commands as limits
+from holdfast.features.notifiers import commands as notifiers
 from holdfast.features.payloads import commands as payloads
 from holdfast.features.registry import commands as registry
 from holdfast.features.restores import commands as restores
@@ -255,6 +256,7 @@ GROUPS = (
     ("consumers", events.consumer_commands),
     ("webhooks", webhooks.commands),
     ("endpoints", endpoints.commands),
+    ("notifiers", notifiers.commands),
     ("connectors", connectors.commands),
     ("executors", agents.executor_commands),
     ("kinds", registry.kind_commands),

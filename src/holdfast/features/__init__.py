@@ -8,6 +8,7 @@ FEATURES = (
     "connectors",
     "webhooks",
     "endpoints",
+    "notifiers",
     "limits",
     "schedules",
     "events",

@@ -15,6 +15,7 @@ from holdfast.features.events.sqlite import SqliteConsumers, SqliteSubscriptions
 from holdfast.features.health.snapshot import SqliteHealth
 from holdfast.features.limits.sqlite import SqliteLimits, SqlitePauses, SqliteQueues
 from holdfast.features.limits.store import SqliteReservations
+from holdfast.features.notifiers.store import SqliteNotifiers
 from holdfast.features.payloads.store import SqlitePayloadRules
 from holdfast.features.registry.store import SqliteEventTypes, SqliteKinds, SqlitePolicies
 from holdfast.features.restores.store import SqliteRestores
@@ -64,6 +65,7 @@ class SqliteStore(SqliteDatabase):
         self.webhooks = SqliteWebhooks(self.subscriptions)
         self.connectors = SqliteConnectors()
         self.endpoints = SqliteEndpoints()
+        self.notifiers = SqliteNotifiers()
         self.retention = SqliteRetention()
         self.archives = SqliteArchives()
         self.usage = SqliteUsage()

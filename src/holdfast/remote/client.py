@@ -30,6 +30,7 @@ from holdfast.features.endpoints.operations import Endpoints
 from holdfast.features.events.operations import Consumers, Subscriptions
 from holdfast.features.health.operations import HealthChecks
 from holdfast.features.limits.operations import Limits, Pauses, Queues, Reservations
+from holdfast.features.notifiers.operations import Notifiers
 from holdfast.features.payloads.operations import PayloadRules
 from holdfast.features.registry.operations import DeploymentPolicies, EventTypes, Kinds
 from holdfast.features.retention.operations import RetentionPolicies, UsageReport
@@ -200,6 +201,7 @@ class Client(RemoteNamespace):
         self.versions = over_http(Versions, runner)
         self.webhooks = over_http(Webhooks, runner)
         self.connectors = over_http(Connectors, runner)
+        self.notifiers = over_http(Notifiers, runner)
         self.endpoints = over_http(Endpoints, runner)
 
     @operation

@@ -148,7 +148,7 @@ log = logging.getLogger("holdfast.api")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 DERIVED = (
     *("agents", "executors", "kinds", "event_types", "policies", "retention", "health", "audit", "webhooks"),
-    *("connectors", "endpoints", "workers", "versions"),
+    *("connectors", "endpoints", "notifiers", "workers", "versions"),
 )
 """Namespaces of ``App`` whose routes are derived; a feature's ``routes.py`` has those that are written by hand."""
 

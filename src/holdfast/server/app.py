@@ -42,6 +42,7 @@ from holdfast.features.jobs import job_page
 from holdfast.features.jobs import pages as jobs
 from holdfast.features.jobs.routes import FastEnqueue
 from holdfast.features.limits import pages as limits
+from holdfast.features.notifiers import pages as notifiers
 from holdfast.features.payloads import pages as payloads
 from holdfast.features.registry import pages as registry
 from holdfast.features.retention import pages as retention
@@ -99,6 +100,7 @@ PAGES = (
         agents.routes,
         connectors.routes,
         endpoints.routes,
+        notifiers.routes,
         events.routes,
         payloads.routes,
         registry.routes,

@@ -109,6 +109,7 @@ TABS: tuple[tuple[str, str], ...] = (
     ("/subscriptions", "Subscriptions"),
     ("/webhooks", "Webhooks"),
     ("/endpoints", "Endpoints"),
+    ("/notifiers", "Notifiers"),
     ("/connectors", "Connectors"),
     ("/payload-rules", "Payload rules"),
     ("/retention", "Retention"),
