@@ -377,7 +377,7 @@ def test_wrong_settings_are_refused(options: dict[str, Any]) -> None:
 
 def test_quiet_hours_follow_the_clock_on_the_wall() -> None:
     def ends(hours: str, *at: int) -> datetime | None:
-        return quiet_until(hours, datetime(*at, tzinfo=UTC))  # type: ignore[arg-type]
+        return quiet_until(hours, datetime(*at, tzinfo=UTC))  # type: ignore[arg-type, misc]
 
     night = "22:00-07:00 Europe/Paris"
     assert ends(night, 2026, 7, 1, 20, 30) == datetime(2026, 7, 2, 5, tzinfo=UTC)

@@ -100,8 +100,9 @@ class Mailbox:
 
 class _OnAnyPort(Controller):
     def _trigger_server(self) -> None:
-        self.port = self.server.sockets[0].getsockname()[1]
-        super()._trigger_server()
+        listening: Any = self.server
+        self.port = listening.sockets[0].getsockname()[1]
+        super()._trigger_server()  # type: ignore[no-untyped-call]
 
 
 @contextmanager

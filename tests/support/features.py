@@ -20,6 +20,7 @@ from holdfast.features.connectors.model import Connector, ConnectorDraft
 from holdfast.features.endpoints.model import Endpoint, EndpointDraft
 from holdfast.features.events.model import Delivery, FeedResult, NewSubscription, Subscription
 from holdfast.features.limits.model import Pause, PauseDraft, pause_target
+from holdfast.features.notifiers.model import Notifier, NotifierDraft
 from holdfast.features.retention.model import Retention, RetentionRule
 from holdfast.features.tenants.model import Tenant, checked_settings
 from holdfast.features.tokens.model import SESSION_PREFIX, ApiToken, Issuing, hash_of, new_token, shown_of

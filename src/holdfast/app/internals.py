@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.app import App
     from holdfast.features.assembly import Store
     from holdfast.features.schedules.runs import Scheduler
+    from holdfast.outgoing import EgressPolicy
 
 log = logging.getLogger("holdfast.worker")
 
@@ -68,6 +69,11 @@ def all_kinds_of(app: App) -> Mapping[str, Declared]:
 
 def scheduler_of(app: App) -> Scheduler:
     return app._scheduler
+
+
+def egress_of(app: App) -> EgressPolicy:
+    """The policy of outgoing HTTP."""
+    return app._outbound.policy
 
 
 def schema_of(app: App) -> str:

@@ -28,7 +28,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from holdfast.app import App
-from holdfast.app.internals import maintenance_tasks, ready_redactor, session_of, sync_declarations
+from holdfast.app.internals import egress_of, maintenance_tasks, ready_redactor, session_of, sync_declarations
 from holdfast.errors import Refused, StoreUnavailable
 from holdfast.features.agents import pages as agents
 from holdfast.features.approvals import pages as approvals
@@ -73,6 +73,8 @@ from holdfast.server.middleware import (
 from holdfast.server.pages import failures
 from holdfast.server.rendering import STATIC, Renderer
 from holdfast.server.sessions import Tokens, tokens_of
+from holdfast.server.sign_on import Provider, SignOn, leave
+from holdfast.server.sign_on import routes as sign_on_routes
 from holdfast.stores.flow import NO_LIMIT, WaitLimit, wait_limit_of
 from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.options import WorkerOptions
@@ -87,6 +89,7 @@ PAGES = (
         server.routes,
         sessions.theme_routes,
         sessions.routes,
+        sign_on_routes,
     ),
     *(
         approvals.routes,
@@ -146,7 +149,7 @@ SHUTDOWN_TIMEOUT = 5.0
 API = Paths(frozenset({"/api/", "/hooks/", "/livez", "/readyz", "/metrics"}))
 # Paths without authentication: probes, files, the login page, links that carry a token; and signed messages, which may
 # be larger.
-SMALL = frozenset({"/livez", "/readyz", "/static/", "/login", "/decide/", "/api/v1/approvals/by-token/"})
+SMALL = frozenset({"/livez", "/readyz", "/static/", "/login", "/login/", "/decide/", "/api/v1/approvals/by-token/"})
 OPEN = Paths(SMALL | {"/hooks/"})
 
 
@@ -157,11 +160,12 @@ def make_service(
     dashboard: bool = True,
     maintenance: str | None = None,
     body_timeout: float = TIMEOUT,
+    sign_on: SignOn | None = None,
 ) -> FastAPI:
     """Make the ASGI application. ``authenticate`` identifies the caller (``tokens_of(app)``, ``at_this_machine(app)``
     or your own). ``maintenance`` is the tenant (``*``: every) whose maintenance tasks the service runs; None leaves
     them to workers. ``body_timeout`` is the number of seconds that a request body may take; a large one has more, by
-    its size."""
+    its size. With ``sign_on``, the login page also offers single sign-on; the sessions are those of ``tokens_of``."""
     session = session_of(app)
     measures: list[Measure] = []
     tokens = None if isinstance(authenticate, Tokens) else tokens_of(app)
@@ -226,6 +230,8 @@ def make_service(
         pages = make_dashboard(app)
         pages.state.live = live
         pages.state.authenticate = authenticate  # the login page opens sessions with it, if it is ``Tokens``
+        if sign_on is not None:
+            pages.state.provider, pages.state.leave = Provider(sign_on, egress_of(app)), leave
         service.router.routes.insert(0, DashboardMount(pages, excluded=API))
     return service
 

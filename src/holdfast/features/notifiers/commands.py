@@ -11,7 +11,7 @@ from holdfast.cli.tree import Commands
 from holdfast.features.notifiers.model import Notifier
 from holdfast.features.notifiers.operations import Notifiers
 
-commands = Commands("Manage notifiers: Slack, Microsoft Teams, e-mail and webhooks for people.")
+commands = Commands("Manage notifiers: channels that tell people.")
 
 
 @derive(commands, "list", AnyTenant, Notifiers.list, "holdfast notifiers list")
