@@ -137,9 +137,8 @@ async def test_session_ends_with_its_time_and_with_its_token(app: App, provider:
 )
 async def test_answer_that_is_not_valid_opens_no_session(app: App, provider: OpenIdProvider, flaw: str) -> None:
     async with browser(app, provider) as http:
-        path = await begin(http)
         provider.flaw = flaw
-        refused = await http.get(path)
+        refused = await http.get(await begin(http))
         assert (refused.status_code, COOKIE in http.cookies) == (403, False), refused.text
         assert await app.tokens.alist() == []
 
@@ -223,7 +222,7 @@ def test_settings_come_from_the_environment_and_wrong_ones_are_refused(monkeypat
     monkeypatch.setenv("HOLDFAST_OIDC_ROLES", "*=viewer")
     monkeypatch.setenv("HOLDFAST_PUBLIC_URL", "https://jobs.example.com/")
     given = settings_of.sign_on()
-    made: Callable[..., SignOn] = lambda **more: SignOn(**({**given, "roles": Roles.of(given["roles"])} | more))  # noqa: E731
+    made: Callable[..., SignOn] = lambda **more: SignOn(**{**given, "roles": Roles.of(given["roles"]), **more})  # noqa: E731
     assert (made().url, made().roles.for_groups([])) == ("https://jobs.example.com", ("viewer",))
     wrong: list[dict[str, Any]] = [{"issuer": "http://id.example.com"}, {"scopes": "email"}, {"session": "30d"}]
     for more in (*wrong, {"tenant": ""}, {"url": "javascript:x"}):
@@ -279,7 +278,7 @@ def test_headers_without_a_named_proxy_are_refused() -> None:
         (([PROXY], None, "X-Groups", None, None), "conflicting_options"),
     ):
         with pytest.raises(InvalidSetting) as refused:
-            proxy_login(*given, local=False)  # type: ignore[arg-type]
+            proxy_login(*given, local=False)
         assert refused.value.code == code
     with pytest.raises(InvalidSetting):
         proxy_login([PROXY], "X-User", None, "*=viewer", None, local=True)

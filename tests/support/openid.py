@@ -82,7 +82,7 @@ class OpenIdProvider:
         now = int(time.time())
         claims: dict[str, Any] = {"iss": self.issuer, "aud": CLIENT, "iat": now, "exp": now + 300, "nonce": nonce}
         claims |= {name: value for name, value in self.person.items() if name not in self.only_at_userinfo}
-        claims |= {
+        flaws: dict[str, dict[str, Any]] = {
             "nonce": {"nonce": "another"},
             "audience": {"aud": "another client"},
             "party": {"aud": [CLIENT, "another"], "azp": "another"},
@@ -90,7 +90,8 @@ class OpenIdProvider:
             "expired": {"exp": now - 120, "iat": now - 500},
             "early": {"nbf": now + 500},
             "access token": {"at_hash": "AAAAAAAAAAAAAAAAAAAAAA"},
-        }.get(self.flaw or "", {})
+        }
+        claims |= flaws.get(self.flaw or "", {})
         match self.flaw:
             case "none":
                 parts = (b'{"alg":"none"}', json.dumps(claims).encode())

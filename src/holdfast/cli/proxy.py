@@ -53,7 +53,7 @@ def proxy_login(
         raise InvalidSetting(
             "refusing to believe the header of any caller: --proxy-user needs the address of the proxy",
             code="proxy_required",
-            fix="Name it: --trust-proxy 10.0.0.5",
+            fix="Name it: --trust-proxy 10.0.0.5.",
         )
     if roles is None:
         raise InvalidSetting(

@@ -70,7 +70,7 @@ class ProxyIdentity:
             raise InvalidSetting(
                 "headers are believed only from a proxy whose address is named",
                 code="proxy_required",
-                fix="Name it: --trust-proxy 10.0.0.5",
+                fix="Name it: --trust-proxy 10.0.0.5.",
             )
         self._tokens, self._roles, self._tenant = tokens, roles, token_tenant(tenant)
         self._networks = [ipaddress.ip_network(address, strict=False) for address in trusted]
