@@ -175,6 +175,7 @@ async def test_login_leads_to_no_other_site(app: App, provider: OpenIdProvider) 
             assert "evil" not in done.text
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("person", "settings"),
     [
@@ -267,6 +268,8 @@ async def test_headers_are_believed_from_the_named_proxy_only(app: App) -> None:
         assert (denied.status_code, denied.json()["code"]) == (403, "missing_scope")
         forged = await proxy.post("/api/v1/jobs", json={"kind": "a"}, headers=ops | {"origin": "https://evil.example"})
         assert (forged.status_code, forged.json()["code"]) == (403, "cross_site")
+        unsure = await proxy.post("/api/v1/jobs", json={"kind": "a"}, headers=ops | {"cookie": "theme=dark"})
+        assert unsure.json()["code"] == "cross_site", "an old browser that does not say where it comes from"
         bearer = {"authorization": f"Bearer {token}"}
         assert (await stranger.get("/api/v1/jobs", headers=bearer)).status_code == 200, "tokens work besides"
 

@@ -191,7 +191,7 @@ def test_what_stays_open_is_escalated_also_when_the_first_channel_is_down(
     monkeypatch.setenv("HOLDFAST_SECRET_NIGHT", night.url)
     with pytest.raises(InvalidSetting):
         app.notifiers.set("ops", escalate_after="30m", escalation="ops")
-    app.notifiers.set("night", channel="slack", secrets="NIGHT", wants="health")
+    app.notifiers.set("night", channel="slack", secrets="NIGHT", wants="health", escalate_after="30m", escalation="ops")
     app.notifiers.set("ops", escalate_after="30m", escalation="night")
     slack.down = True
     open_one, decided = app.enqueue("pay", {"amount": 1}), app.enqueue("pay", {"amount": 2})
@@ -206,6 +206,8 @@ def test_what_stays_open_is_escalated_also_when_the_first_channel_is_down(
     forward(session_of(app).store, 3_600)
     wait(app)
     assert len(night.messages) == 1
+    escalations = [each for each in app.jobs.list(kind=DELIVER) if each.enqueued_by.startswith("notifier")]
+    assert len(escalations) == 2, "channels that escalate to each other come to an end"
 
 
 def test_change_of_health_is_told_once_by_any_number_of_workers(told: tuple[App, Slack]) -> None:

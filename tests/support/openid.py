@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,7 +59,7 @@ class OpenIdProvider:
         given = dict(request.query_params)
         assert (given["response_type"], given["client_id"]) == ("code", CLIENT)
         assert (given["redirect_uri"], given["code_challenge_method"]) == (self.redirect_uri, "S256")
-        code = f"code-{len(self._codes)}"
+        code = secrets.token_hex(8)
         self._codes[code] = given
         answer = {"code": code, "state": given["state"], "iss": self.issuer}
         if self.flaw == "denied":

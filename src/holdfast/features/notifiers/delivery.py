@@ -88,7 +88,8 @@ def notify(reach: Outbound) -> Callable[..., Awaitable[dict[str, Any]]]:
         about = await _about(ctx, event, message or {})
         if about is None:
             return {"skipped": "no longer open"}
-        if event is not None and channel.escalation is not None and channel.escalate_after is not None:
+        # Not again: two channels that escalate to each other would never end.
+        if event is not None and channel.escalation is not None and not escalated:
             await session.arun(_escalate(session, channel, event, ctx.job_id))
         await _keep_quiet(ctx, channel, message or {})
         return await _Sender(ctx, channel, reach).send(about, escalated)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Annotated, Any, Final, Literal, TypedDict
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from zoneinfo import ZoneInfo
 
 from holdfast.engine.declared import Help
@@ -307,7 +307,9 @@ def page(notifier: Notifier, path: str) -> str | None:
     """The URL of a page of the dashboard."""
     if notifier.dashboard is None:
         return None
-    whose = "" if notifier.tenant == DEFAULT_TENANT or path.startswith("/decide/") else f"?tenant={notifier.tenant}"
+    whose = (
+        "" if notifier.tenant == DEFAULT_TENANT or path.startswith("/decide/") else f"?tenant={quote(notifier.tenant)}"
+    )
     return f"{notifier.dashboard}{path}{whose}"
 
 
