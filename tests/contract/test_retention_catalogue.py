@@ -100,7 +100,7 @@ LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n
 # stay, because jobs refer to them.)
 SET = {
     *("agent", "template", "schedule", "job_limit", "queue_setting", "subscription", "consumer", "executor"),
-    *("payload_rule", "retention", "tenant", "pause", "connector", "webhook"),
+    *("payload_rule", "retention", "tenant", "pause", "connector", "webhook", "endpoint", "notifier"),
     *("login_pin", "registered_kind", "registered_event"),
     "unregistered_name",  # at most a thousand per tenant and registry
 }

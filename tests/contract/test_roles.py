@@ -63,7 +63,7 @@ EXECUTES = {
     *("sweep_retention", "declare_retention", "count_usage", "orphans", "forget_orphans"),
     "declare_payload_rules",
     *("next_operation", "hold_operation", "do_operation"),
-    *("note_webhook_delivery", "disable_webhook"),
+    *("note_webhook_delivery", "disable_webhook", "tell_health"),
 }
 RESOLVES = {
     *(
@@ -91,7 +91,8 @@ RESOLVES = {
     *("set_retention", "delete_retention"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as", "replace_payload", "set_external_ref"),
     *("issue_token", "revoke_token"),
-    *("set_connector", "remove_connector"),
+    *("set_connector", "remove_connector", "set_endpoint", "remove_endpoint"),
+    *("set_notifier", "remove_notifier"),
     *("add_webhook", "change_webhook", "enable_webhook", "remove_webhook"),
 }
 APPROVES = {

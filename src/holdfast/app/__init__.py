@@ -163,7 +163,7 @@ class App(Namespaces):
         self._make = make = JobMaker(session, built_in(session, self._outbound, self._reports))
         self._kinds, self._all_kinds = make.declared, make.all
         self._scheduler = Scheduler(session, session.name, make.all.keys(), make.spec)
-        super().__init__(session, make)
+        super().__init__(session, make, secrets or config.tenant_secret)
 
     if not TYPE_CHECKING:
 

@@ -23,6 +23,9 @@ from holdfast.features.connectors.command_runner import Program
 from holdfast.features.connectors.http_request import REQUEST, Outbound, check_request, http_request_handler
 from holdfast.features.connectors.report import GENERATE, Source, Sources, check_report, report_handler
 from holdfast.features.limits.model import uses
+from holdfast.features.notifiers.delivery import notify
+from holdfast.features.notifiers.model import DELIVER as NOTIFY
+from holdfast.features.notifiers.model import RETRY as NOTIFIER_RETRY
 from holdfast.features.payloads.model import PayloadPolicy, PolicyOptions
 from holdfast.features.registry.model import check_domain
 from holdfast.features.retention.model import RetentionRule, check_cost
@@ -262,9 +265,10 @@ _signatures: dict[str, Signature] = {}
 
 
 def built_in(session: Session, reach: Outbound, reports: Sources) -> dict[str, Declared]:
-    """The kinds that every app has: HTTP requests, reports, webhooks, expansion of workflows. A kind of the same name
-    that the program declares replaces one."""
+    """The kinds that every app has: HTTP requests, reports, webhooks, notifiers, expansion of workflows. A kind of the
+    same name that the program declares replaces one."""
     deliver, request, generate = deliverer(reach), http_request_handler(reach), report_handler(reports)
+    tell = notify(reach)
     if not _signatures:
         _signatures.update(
             {
@@ -272,10 +276,12 @@ def built_in(session: Session, reach: Outbound, reports: Sources) -> dict[str, D
                 REQUEST: CheckedSignature(request, REQUEST, check_request, skip=1),
                 GENERATE: CheckedSignature(generate, GENERATE, check_report, skip=1),
                 MAP: Signature(expand, MAP, skip=1),
+                NOTIFY: Signature(tell, NOTIFY, skip=1),
             }
         )
     handlers: dict[str, Callable[..., Any]] = {DELIVER: deliver, REQUEST: request, GENERATE: generate, MAP: expand}
-    options = {DELIVER: Options(retry=DELIVERY_RETRY)}
+    handlers[NOTIFY] = tell
+    options = {DELIVER: Options(retry=DELIVERY_RETRY), NOTIFY: Options(retry=NOTIFIER_RETRY)}
     return {
         name: Declared(Kind(name, session, _signatures[name], function, options.get(name, Options())))
         for name, function in handlers.items()

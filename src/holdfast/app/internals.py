@@ -23,6 +23,7 @@ from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.requirement import UNKNOWN_CODE, Code
 from holdfast.errors import InvalidSetting, Refused
+from holdfast.features.notifiers.operations import tell_health
 from holdfast.steps.driver import Reached, StepTools
 from holdfast.stores.flow import in_thread
 from holdfast.stores.requests import new_id
@@ -44,8 +45,12 @@ if TYPE_CHECKING:
     from holdfast.app import App
     from holdfast.features.assembly import Store
     from holdfast.features.schedules.runs import Scheduler
+    from holdfast.outgoing import EgressPolicy
 
 log = logging.getLogger("holdfast.worker")
+
+HEALTH_EVERY = 60.0
+"""Seconds between looks at the health, for notifiers."""
 
 
 def session_of(app: App) -> Session:
@@ -65,6 +70,11 @@ def all_kinds_of(app: App) -> Mapping[str, Declared]:
 
 def scheduler_of(app: App) -> Scheduler:
     return app._scheduler
+
+
+def egress_of(app: App) -> EgressPolicy:
+    """The policy of outgoing HTTP."""
+    return app._outbound.policy
 
 
 def schema_of(app: App) -> str:
@@ -240,6 +250,7 @@ def maintenance_tasks(app: App, tenant: str, promote_every: float, sweep_every: 
     return (
         fire_schedules,
         MaintenanceTask("orphans", sweep_every, run=run, readies=False),
+        MaintenanceTask("notifiers", HEALTH_EVERY, run=partial(tell_health, tenant=tenant)),
         MaintenanceTask("archives", sweep_every, run=Archiving(to_archive, tenant), readies=False),
     )
 

@@ -113,7 +113,7 @@ class Record:
     lists: ClassVar[frozenset[str]] = frozenset(
         {
             *("tags", "approvers", "escalate_to", "uses", "forbidden", "kinds", "queues", "roles", "scopes"),
-            *("hosts", "secrets", "wants", "job_ids"),
+            *("hosts", "secrets", "wants", "job_ids", "recipients"),
         }
     )
 

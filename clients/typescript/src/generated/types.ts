@@ -955,6 +955,36 @@ export interface EnableWebhookInput {
   skip?: boolean | undefined;
 }
 
+/** An inbound webhook. Each message becomes an event, or a job of `kind`. In `event`, `*` is the type of the message. */
+export interface Endpoint {
+  tenant: string;
+  name: string;
+  provider: string;
+  secrets: string[];
+  event: string | null;
+  kind: string | null;
+  queue: string | null;
+  tolerance: number;
+  enabled: boolean;
+  set_by: string;
+  created_at: Date;
+  updated_at: Date;
+}
+export const decodeEndpoint: Decoder<Endpoint> = record<Endpoint>(() => ({
+  tenant: text,
+  name: text,
+  provider: text,
+  secrets: list(text),
+  event: nullable(text),
+  kind: nullable(text),
+  queue: nullable(text),
+  tolerance: number,
+  enabled: flag,
+  set_by: text,
+  created_at: time,
+  updated_at: time,
+}));
+
 export interface EnqueueInput {
   /** Start no earlier than this long from now, by the database's clock: 90s, 1h30m. */
   delay?: number | string | null | undefined;
@@ -1949,6 +1979,46 @@ export interface NoteDeadLettersInput {
   note: string | null;
 }
 
+/** A channel to people. `health` is the verdict that it was told last. */
+export interface Notifier {
+  tenant: string;
+  name: string;
+  channel: string;
+  secrets: string[];
+  wants: string[];
+  kind: string | null;
+  recipients: string[];
+  sender: string | null;
+  dashboard: string | null;
+  quiet: string | null;
+  escalate_after: number | null;
+  escalation: string | null;
+  enabled: boolean;
+  health: string | null;
+  set_by: string;
+  created_at: Date;
+  updated_at: Date;
+}
+export const decodeNotifier: Decoder<Notifier> = record<Notifier>(() => ({
+  tenant: text,
+  name: text,
+  channel: text,
+  secrets: list(text),
+  wants: list(text),
+  kind: nullable(text),
+  recipients: list(text),
+  sender: nullable(text),
+  dashboard: nullable(text),
+  quiet: nullable(text),
+  escalate_after: nullable(number),
+  escalation: nullable(text),
+  enabled: flag,
+  health: nullable(text),
+  set_by: text,
+  created_at: time,
+  updated_at: time,
+}));
+
 export interface OpenLeaseInput {
   /** The executor label. */
   name?: string | undefined;
@@ -2892,6 +2962,23 @@ export interface SetConnectorInput {
   enabled?: boolean | undefined;
 }
 
+export interface SetEndpointInput {
+  /** Form of the signature: standard, github, stripe, slack. */
+  provider?: "standard" | "github" | "stripe" | "slack" | undefined;
+  /** Name of a signing secret, newest first (the name, not the secret); repeatable. */
+  secrets?: string | string[] | undefined;
+  /** Event to send; * is the type of the message. Default: NAME.* Null removes it. */
+  event?: string | null | undefined;
+  /** Job kind to enqueue instead, with the event. Null removes it. */
+  kind?: string | null | undefined;
+  /** Queue of the jobs. Null removes it. */
+  queue?: string | null | undefined;
+  /** Maximum age of a signature: 5m. */
+  tolerance?: number | string | undefined;
+  /** Accept messages, or refuse all. */
+  enabled?: boolean | undefined;
+}
+
 export interface SetEventTypeInput {
   /** The domain that it belongs to. */
   domain?: string | null | undefined;
@@ -2949,6 +3036,31 @@ export interface SetLimitInput {
   rate?: string | null | undefined;
   /** Maximum starts at the same moment (1: evenly spread). */
   burst?: number | null | undefined;
+}
+
+export interface SetNotifierInput {
+  /** One of slack, teams, email, webhook. */
+  channel?: "slack" | "teams" | "email" | "webhook" | undefined;
+  /** Name of the secret that has the URL (smtp://… for email); for webhook, the signing secret's name second. */
+  secrets?: string | string[] | undefined;
+  /** What to tell: approvals, dead_letters, health; repeatable. Default: all. */
+  wants?: string | string[] | undefined;
+  /** Only about jobs of this kind; * matches any. Null removes it. */
+  kind?: string | null | undefined;
+  /** E-mail address to send to; repeatable. */
+  recipients?: string | string[] | undefined;
+  /** E-mail address to send from. Null removes it. */
+  sender?: string | null | undefined;
+  /** URL of the dashboard, for links. Null removes it. */
+  dashboard?: string | null | undefined;
+  /** Quiet hours, in which only critical health is told: '22:00-07:00 Europe/Paris'. Null removes it. */
+  quiet?: string | null | undefined;
+  /** Escalate what is still open after this time. Null removes it. */
+  escalate_after?: number | string | null | undefined;
+  /** Notifier to escalate to. Null removes it. */
+  escalation?: string | null | undefined;
+  /** Tell people, or nobody. */
+  enabled?: boolean | undefined;
 }
 
 export interface SetPauseInput {
@@ -3571,6 +3683,13 @@ export const decodeTenant: Decoder<Tenant> = record<Tenant>(() => ({
   pending: missing(number, () => (0)),
   running: missing(number, () => (0)),
   share: missing(nullable(number), () => (null)),
+}));
+
+export interface TestNotifierResult {
+  job_id: string;
+}
+export const decodeTestNotifierResult: Decoder<TestNotifierResult> = record<TestNotifierResult>(() => ({
+  job_id: text,
 }));
 
 export interface TestWebhookResult {
