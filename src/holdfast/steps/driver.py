@@ -178,18 +178,17 @@ class Durable:
     def check_running(self) -> None:
         """Called before each call. A call that is made while the handler is being stopped (for example in a
         ``finally``) would be recorded at the position of another call of the next attempt."""
-        self.check_not_suspended()
+        self.suspensions.check(current_path())
+        self.check_not_stopped()
+
+    def check_not_stopped(self) -> None:
+        if self.changed is not None:
+            raise self.changed
         if self.stop.is_set:
             raise self.halt(self.stop.reason or "stopped")
 
-    def check_not_suspended(self) -> None:
-        """Raise ``StepsChanged`` or ``Suspended`` again if the handler, or this branch of it, has caught it."""
-        if self.changed is not None:
-            raise self.changed
-        self.suspensions.check(current_path())
-
     def check_returned(self) -> None:
-        """The same when the handler has returned: no branch of it may wait."""
+        """Raise ``StepsChanged`` or ``Suspended`` again if the handler has caught it. No branch of it may wait."""
         if self.changed is not None:
             raise self.changed
         self.suspensions.check_all()
@@ -322,7 +321,7 @@ class Durable:
                     await asyncio.sleep(seconds)
                 case Run():
                     assert run is not None
-                    self.check_running()  # the call may be awaited long after it was made
+                    self.check_not_stopped()  # the call may be awaited long after it was made
                     return await run()
                 case _:
                     return await self._record(effect)

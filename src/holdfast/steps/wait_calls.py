@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from holdfast.engine.job import Job, Result
+from holdfast.engine.outcome import Reject
 from holdfast.engine.steps import SPAWN
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting
@@ -114,9 +115,9 @@ class _Awaited:
             self._durable.script.note_end(self.n, job.finished_at)
             return self.handle._value(job, self.handle._opened(job, result))
         if circular:
-            raise InvalidSetting(
+            raise Reject(
+                "circular_wait",
                 f"job {self._durable.claim.id} would wait for itself: job {job.id} waits for it, or is its ancestor",
-                code="circular_wait",
             )
         return Open(job.id)
 

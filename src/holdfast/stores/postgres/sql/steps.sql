@@ -310,13 +310,15 @@ create or replace function waits_of(p_pause json) returns setof json language sq
     select p_pause union all select * from json_array_elements(p_pause -> 'also')
 $$;
 
--- When a pause ends: that of several waits with the first of them, or with the last.
+-- When one wait ends by itself.
+create or replace function wait_due(p_wait json, p_now timestamptz) returns timestamptz language sql stable
+return coalesce((p_wait ->> 'until')::timestamptz, p_now + make_interval(secs => (p_wait ->> 'delay')::float8));
+
+-- When a suspended attempt continues: with the first of its waits, or with the last.
 create or replace function pause_due(p_pause json, p_now timestamptz) returns timestamptz language sql stable
-return case when p_pause -> 'also' is null
-    then coalesce((p_pause ->> 'until')::timestamptz, p_now + make_interval(secs => (p_pause ->> 'delay')::float8))
-    else (select case when p_pause -> 'all' is null then min(d.at) else max(d.at) end
-            from (select coalesce((w ->> 'until')::timestamptz, p_now + make_interval(secs => (w ->> 'delay')::float8)) as at
-                    from waits_of(p_pause) as w) d) end;
+return case when p_pause -> 'also' is null then wait_due(p_pause, p_now)
+            when p_pause -> 'all' is null then (select min(wait_due(w, p_now)) from waits_of(p_pause) as w)
+            else (select max(wait_due(w, p_now)) from waits_of(p_pause) as w) end;
 
 -- The attempts of these jobs have just ended in order to wait: record what for. `details`: {"steps": steps to be stored with
 -- it, "pause": {"n", "name", "kind", "until" | "delay", "tries", "error", "wanted", "since", "approval", "awaits", "branch",
@@ -344,7 +346,7 @@ begin
 
     insert into step as t (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted, awaits, branch)
     select o.id, p.n, o.tenant, p.name, p.kind, p.error, coalesce(p.tries, 1::smallint), s.attempt, p_now,
-           case when p.kind <> 'approval' then pause_due(w.wait, p_now) end,
+           case when p.kind <> 'approval' then wait_due(w.wait, p_now) end,
            shape_of(p.wanted), projection(p.wanted, shape_of(p.wanted)), p.awaits, p.branch
       from unnest(suspend.jobs, suspend.tenants, suspend.details) as o(id, tenant, detail)
      cross join lateral waits_of(o.detail -> 'pause') as w(wait)
