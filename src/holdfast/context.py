@@ -24,20 +24,11 @@ from holdfast.features.jobs.handle import Handle
 from holdfast.features.retention.model import check_cost
 from holdfast.features.workflows.model import ParentResult
 from holdfast.features.workflows.run import Extension, Results, aextend_workflow, extend_workflow
+from holdfast.steps import wait_calls
 from holdfast.steps.calls import AwaitedCalls, BlockingCalls, Checkpoints, SyncCheckpoints
 from holdfast.steps.handler_run import Facts, HandlerRun
 from holdfast.steps.transaction import AsyncTransaction, Transaction
-from holdfast.steps.wait_calls import (
-    AwaitedWaits,
-    BlockingWaits,
-    OnCancel,
-    accepted,
-    check_on_cancel,
-    child_of,
-    recorded_spawn,
-    spawn_key,
-    spawning,
-)
+from holdfast.steps.wait_calls import AwaitedWaits, BlockingWaits, OnCancel, Spawned
 from holdfast.stores.flow import Flow
 from holdfast.stores.session import Session
 from holdfast.telemetry import observers
@@ -233,23 +224,23 @@ class Context(AwaitedWaits, AwaitedCalls, BaseContext):
     async def spawn(self, kind: Any, *args: Any, on_cancel: OnCancel = "leave", **options: Any) -> Handle[Any]:
         """Enqueue a child: ``await ctx.spawn(resize, image)``. Options are those of ``using``.
 
-        A durable call: later attempts get the child of the first one. ``on_cancel="cancel"`` cancels the child when this
-        job is cancelled. A ``key`` is private to this job: calls with the same key return the same child.
+        A durable call: later attempts get the child of the first one. ``on_cancel="cancel"`` cancels the child when
+        this job is cancelled. A ``key`` is private to this job: calls with the same key return the same child.
         """
         run = self._run
-        check_on_cancel(on_cancel)
+        wait_calls.check_on_cancel(on_cancel)
         if run.tools is not None:
             await run.plan.durable.remember()
-        n = recorded_spawn(run, kind, options)
+        n = wait_calls.recorded_spawn(run, kind, options)
         if n is None:
             return await self._child(kind, args, options).aenqueue(run.session)
-        prepared = self._child(kind, args, options, spawn_key(run, n))
+        prepared = self._child(kind, args, options, wait_calls.spawn_key(run, n))
+        spawned = Spawned(prepared, run, on_cancel)
 
         async def enqueue() -> dict[str, Any]:
-            results = await run.session.aenqueue([prepared.spec], prepared.tenant)
-            return accepted(prepared, results, run, on_cancel)
+            return spawned.accept(await run.session.aenqueue([prepared.spec], prepared.tenant))
 
-        return child_of(prepared, await run.plan.durable.drive(spawning(run, n, kind), enqueue), run)
+        return spawned.handle(await run.plan.durable.drive(wait_calls.spawning(run, n, kind), enqueue))
 
     async def scheduled_at(self) -> datetime | None:
         """Return the scheduled time for which this job, or its workflow, was created; None without a schedule.
@@ -337,22 +328,22 @@ class SyncContext(BlockingWaits, BlockingCalls, BaseContext):
     def spawn(self, kind: Any, *args: Any, on_cancel: OnCancel = "leave", **options: Any) -> Handle[Any]:
         """Enqueue a child: ``ctx.spawn(resize, image)``. Options are those of ``using``.
 
-        A durable call: later attempts get the child of the first one. ``on_cancel="cancel"`` cancels the child when this
-        job is cancelled. A ``key`` is private to this job: calls with the same key return the same child.
+        A durable call, as that of ``Context``.
         """
         run = self._run
-        check_on_cancel(on_cancel)
+        wait_calls.check_on_cancel(on_cancel)
         if run.tools is not None:
             run.thread_driver.run_on_loop(run.plan.durable.remember())
-        n = recorded_spawn(run, kind, options)
+        n = wait_calls.recorded_spawn(run, kind, options)
         if n is None:
             return self._child(kind, args, options).enqueue(run.session)
-        prepared = self._child(kind, args, options, spawn_key(run, n))
+        prepared = self._child(kind, args, options, wait_calls.spawn_key(run, n))
+        spawned = Spawned(prepared, run, on_cancel)
 
         def enqueue() -> dict[str, Any]:
-            return accepted(prepared, run.session.enqueue([prepared.spec], prepared.tenant), run, on_cancel)
+            return spawned.accept(run.session.enqueue([prepared.spec], prepared.tenant))
 
-        return child_of(prepared, run.thread_driver.drive(spawning(run, n, kind), enqueue), run)
+        return spawned.handle(run.thread_driver.drive(wait_calls.spawning(run, n, kind), enqueue))
 
     def scheduled_at(self) -> datetime | None:
         """Return the scheduled time for which this job, or its workflow, was created; None without a schedule.

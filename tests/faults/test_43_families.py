@@ -1,5 +1,5 @@
-"""Fault 3 for children, races and branches: workers are killed with -9 at random moments, and every job ends the same way:
-with each child made once, each step's effect under one key, and one winner of each race.
+"""Fault 3 for children, races and branches: workers are killed with -9 at random moments, and every job ends the same
+way: with each child made once, each step's effect under one key, and one winner of each race.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ def test_families_recover_from_random_kills(url: str, tmp_path: Path, choice: ra
         for worker in workers:
             worker.kill()
             worker.join(10)
-    members = [job for job in app.jobs.list(kind="member", limit=1000)]
+    members = list(app.jobs.list(kind="member", limit=1000))
     check(url, [*families, *(job.id for job in members)], folder=tmp_path)
     for job in families:
         assert app.jobs.get(job).state is State.SUCCEEDED
         result = store.run(store.jobs.result(job, "*"))
-        assert result is not None and result.value == FAMILY_RESULT
+        assert result is not None
+        assert result.value == FAMILY_RESULT
     assert Counter(job.parent_id for job in members) == dict.fromkeys(families, MEMBERS)
     keys: dict[tuple[str, str], set[str]] = {}
     for effect in effects(tmp_path):

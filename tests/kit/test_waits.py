@@ -157,7 +157,9 @@ def test_cancelling_a_job_cancels_or_leaves_its_children(kit: Kit) -> None:
     handle.cancel("not wanted")
     assert [job.state for job in kit.enqueued(keeps)] == [State.CANCELLED] * 3
     assert [job.state for job in kit.enqueued(leaf)] == [State.QUEUED] * 3
-    reasons = [event.meta["reason"] for job in kit.enqueued(keeps) for event in kit.history(job.id) if event.type == "cancel"]
+    reasons = [
+        event.meta["reason"] for job in kit.enqueued(keeps) for event in kit.history(job.id) if event.type == "cancel"
+    ]
     assert sorted(reasons) == ["its parent was cancelled", "its parent was cancelled", "not wanted"]
 
 
@@ -331,6 +333,8 @@ async def side_by_side(ctx: Context) -> list[Any]:
         ctx.wait_for_event("a", timeout="3h"), ctx.sleep("1h"), ctx.wait_for_event("b", timeout="3h")
     )
     await ctx.gather(ctx.sleep("1h"), ctx.sleep("1h"))
+    assert first
+    assert second
     return [first.data, second.data]
 
 
@@ -515,4 +519,5 @@ def test_clock_and_random_values_are_recorded(kit: Kit, kind: Any) -> None:
     moment = datetime.fromisoformat(at)
     # The clock of the database, which the kit has moved.
     assert timedelta(days=9) < moment - datetime.now(UTC) < timedelta(days=11)
-    assert 0 <= number < 1 and uuid.UUID(made).version == 4
+    assert 0 <= number < 1
+    assert uuid.UUID(made).version == 4

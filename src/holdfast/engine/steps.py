@@ -128,8 +128,8 @@ class Saved:
 
 @dataclass(slots=True)
 class Pause:
-    """What a suspended attempt waits for: a time, an event, an approval or the end of a job. Without ``delay`` there is no
-    time limit."""
+    """What a suspended attempt waits for: a time, an event, an approval or the end of a job. Without ``delay`` there is
+    no time limit."""
 
     n: int
     name: str

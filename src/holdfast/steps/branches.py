@@ -1,4 +1,4 @@
-"""``ctx.branch``: calls in a branch are identified by the branch and their number in it, so that branches may run at once.
+"""``ctx.branch``: calls in a branch are identified by the branch and their number in it, so branches may run at once.
 
 The branch of a task or thread is a context variable: what is started inside a branch belongs to it.
 """
@@ -85,7 +85,8 @@ class _Entered:
         self._token = _current.set(self._parent.child(self._name))
 
     def _exit(self) -> None:
-        assert self._parent is not None and self._token is not None
+        assert self._parent is not None
+        assert self._token is not None
         self._parent.open.discard(self._name)
         _current.reset(self._token)
 

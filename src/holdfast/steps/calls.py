@@ -332,9 +332,9 @@ class AwaitedCalls:
     async def gather(self, *calls: Awaitable[T]) -> list[T]:
         """Run several steps, waits or branches at once. All of them end, and are recorded, before the first error among
         them is raised."""
-        results = await asyncio.gather(*calls, return_exceptions=True)
+        results = await self._run.plan.durable.suspensions.gather(calls)
         _raise_first(results, self._run.plan)
-        return results  # type: ignore[return-value]
+        return results
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from holdfast.engine.job import Claim
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import adrive, drive
-from holdfast.engine.outcome import Reject, Stopped
+from holdfast.engine.outcome import Stopped
 from holdfast.engine.payload import DEFAULT_LIMIT, encode
 from holdfast.engine.redaction import Redact
 from holdfast.engine.retry import Retry
@@ -296,8 +296,8 @@ class Durable:
     async def drive(
         self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None = None, *, active: bool = True
     ) -> Any:
-        """Run a call of an async handler. ``run`` calls the function of a step. ``active`` is False if it only awaits other
-        calls."""
+        """Run a call of an async handler. ``run`` calls the function of a step. ``active`` is False if it only awaits
+        other calls."""
         try:
             if run is None or not active:
                 return await self._drive(call, run)
@@ -321,7 +321,8 @@ class Durable:
                     await asyncio.sleep(seconds)
                 case Run():
                     assert run is not None
-                    self.check_not_stopped()  # the call may be awaited long after it was made
+                    # The call may be awaited long after it was made. Beside a wait that was gathered with it, it runs.
+                    (self.check_not_stopped if self.suspensions.gathering else self.check_running)()
                     return await run()
                 case _:
                     return await self._record(effect)

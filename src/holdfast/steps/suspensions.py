@@ -1,11 +1,13 @@
 """What one attempt waits for: several waits at once, where a ``gather`` has several or branches wait.
 
-A branch that waits lets the others go on; the attempt ends when none can. The job continues when the first of its waits
-is over, or the last one if nothing could go on before: a ``gather`` of a hundred children is one wake-up, not a hundred.
+A branch that waits lets the others go on; the attempt ends when none can. The job continues when the first of its
+waits is over, or the last one if nothing could go on before: a ``gather`` of a hundred children is one wake-up.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 from holdfast.engine.outcome import Paused
@@ -16,13 +18,23 @@ from holdfast.worker.shutdown import Suspended
 class Suspensions:
     """Of one attempt. Threads of a sync handler may add to it at once."""
 
-    __slots__ = ("_racing", "_waits", "_where")
+    __slots__ = ("_racing", "_waits", "_where", "gathering")
 
     def __init__(self) -> None:
         self._where: dict[str, Suspended] = {}
         """Why each branch is suspended, by its path."""
         self._waits: dict[int, tuple[str, Paused]] = {}
         self._racing: set[int] = set()
+        self.gathering = 0
+        """The number of ``gather`` and ``first`` of an async handler that are under way."""
+
+    async def gather(self, calls: Iterable[Awaitable[Any]]) -> list[Any]:
+        """Await calls at once: their results, or what they raise."""
+        self.gathering += 1
+        try:
+            return await asyncio.gather(*calls, return_exceptions=True)
+        finally:
+            self.gathering -= 1
 
     def add(self, path: str, suspended: Suspended) -> None:
         suspended.together = self._together

@@ -6,17 +6,16 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from holdfast.engine.job import Job, Result
+from holdfast.engine.job import Enqueued, Job, Result
 from holdfast.engine.outcome import Reject
 from holdfast.engine.steps import SPAWN
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting
-from holdfast.features.jobs.handle import Handle
 from holdfast.steps.branches import AwaitedBranch, BlockingBranch, check_branch, current_branch
 from holdfast.steps.driver import Plan, running
 from holdfast.steps.handler_run import HandlerRun, ThreadDriver
@@ -25,6 +24,7 @@ from holdfast.steps.values import AppEvent, Value
 from holdfast.steps.waits import First, Later, Open, Race, Wait, attempt, place_of, result_of, spawn
 
 if TYPE_CHECKING:
+    from holdfast.features.jobs.handle import Handle
     from holdfast.kind import Prepared
 
 T = TypeVar("T")
@@ -36,8 +36,8 @@ OnCancel = Literal["leave", "cancel"]
 
 
 def recorded_spawn(run: HandlerRun, kind: Any, options: Mapping[str, Any]) -> int | None:
-    """The position of a call of ``ctx.spawn``; None if it is not recorded: in a step, in a transaction of the caller, and
-    in a job of a release that recorded no children, where it already has passed."""
+    """The position of a call of ``ctx.spawn``; None if it is not recorded: in a step, in a transaction of the caller,
+    and in a job of a release that recorded no children, where it already has passed."""
     if run.tools is None or running.get() is not None or options.get("connection") is not None:
         return None
     plan, script = run.plan, run.plan.durable.script
@@ -66,18 +66,27 @@ def check_on_cancel(on_cancel: object) -> None:
         raise InvalidSetting('on_cancel is "leave" or "cancel"', code="invalid_setting")
 
 
-def child_of(prepared: Prepared[T], child: Mapping[str, Any], run: HandlerRun) -> Handle[T]:
-    return Handle(child["job"], prepared.tenant, bool(child.get("created")), None, run.session, prepared.decode)
+class Spawned(Generic[T]):
+    """A child: the handle of the enqueue of this attempt, or the one that an earlier attempt has recorded."""
 
+    def __init__(self, prepared: Prepared[T], run: HandlerRun, on_cancel: OnCancel) -> None:
+        self._prepared, self._run, self._on_cancel = prepared, run, on_cancel
+        self._made: Handle[T] | None = None
 
-def accepted(prepared: Prepared[Any], results: Any, run: HandlerRun, on_cancel: OnCancel) -> dict[str, Any]:
-    """The record of a child. A child that was made before the worker was killed is found by its key, also if it has got
-    other arguments since."""
-    (result,) = results
-    own = prepared.spec.key is not None and prepared.spec.key.startswith(f"{run.claim.id} ")
-    found = own and result.reason == "idempotency_conflict"
-    handle = prepared.handle(result, run.session) if found else prepared.accepted(results, run.session)
-    return {"job": handle.id, "created": handle.created, **({"cancel": True} if on_cancel == "cancel" else {})}
+    def accept(self, results: Sequence[Enqueued]) -> dict[str, Any]:
+        """The record of the child. One that was made before the worker was killed is found by its key, also if it has
+        got other arguments since."""
+        prepared, (result,) = self._prepared, results
+        own = prepared.spec.key is not None and prepared.spec.key.startswith(f"{self._run.claim.id} ")
+        found = own and result.reason == "idempotency_conflict"
+        session = self._run.session
+        self._made = prepared.handle(result, session) if found else prepared.accepted(results, session)
+        return {"job": self._made.id, **({"cancel": True} if self._on_cancel == "cancel" else {})}
+
+    def handle(self, child: Mapping[str, Any]) -> Handle[T]:
+        if self._made is not None:
+            return self._made
+        return self._prepared.handle(Enqueued(child["job"], False, "duplicate_key"), self._run.session)
 
 
 # --- the end of a job ---
@@ -87,7 +96,7 @@ class _Awaited:
     """One call of ``result_of``."""
 
     def __init__(self, plan: Plan, handle: Handle[Any]) -> None:
-        if not isinstance(handle, Handle):
+        if not hasattr(handle, "_ended"):
             raise InvalidSetting(
                 "result_of expects the handle of a job",
                 code="not_a_handle",
@@ -142,7 +151,7 @@ def _moment(text: str) -> datetime:
 
 
 class AwaitedWaits:
-    """``ctx.result_of``, ``ctx.first``, ``ctx.branch``, ``ctx.now``, ``ctx.random`` and ``ctx.uuid`` of a ``Context``."""
+    """Calls of a ``Context``: waits for jobs, races, branches, and recorded values."""
 
     __slots__ = ()
 
@@ -160,7 +169,7 @@ class AwaitedWaits:
         return Wait(_decoded(job, work), awaited.n, awaited.name, "step")
 
     async def _settle(self, race: Race) -> list[Any]:
-        return race.settled(await asyncio.gather(*race.waits, return_exceptions=True))
+        return race.settled(await self._run.plan.durable.suspensions.gather(race.waits))
 
     def first(self, *waits: Wait[Any], **named: Wait[Any]) -> Wait[First]:
         """Wait for the first of several waits, and return which came and its value::
@@ -220,7 +229,7 @@ class AwaitedWaits:
 
 
 class LaterCalls:
-    """The waits of a ``SyncContext``, not begun: ``ctx.first(ctx.later.wait_for_event("paid"), ctx.later.sleep("2d"))``."""
+    """Waits of a ``SyncContext`` that have not begun, for ``ctx.first`` and ``ctx.gather``."""
 
     __slots__ = ("_driver",)
 

@@ -1,5 +1,5 @@
-"""Children and races as programs (``steps/program.py``): ``ctx.spawn``, ``ctx.result_of`` and ``ctx.first``, and the wait
-that a call of a handler returns: ``ctx.first`` needs its position.
+"""Children and races as programs (``steps/program.py``): ``ctx.spawn``, ``ctx.result_of`` and ``ctx.first``; and what a
+wait of a handler returns, as ``ctx.first`` needs its position.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def spawn(script: Script, n: int, name: str, redact: Redact) -> DurableCall:
 
 
 def result_of(script: Script, n: int, name: str, value: Value, redact: Redact) -> DurableCall:
-    """Wait for the end of a job, and record what it returned. A failure is recorded if the handler goes on: until then the
-    job may be redriven."""
+    """Wait for the end of a job, and record what it returned. A failure is recorded if the handler goes on: until then
+    the job may be redriven."""
     known: Step | None = yield Lookup(n, name, "step", waits=True)
     if known is not None and known.over:
         if known.error is not None:
@@ -82,9 +82,9 @@ def result_of(script: Script, n: int, name: str, value: Value, redact: Redact) -
 
 
 def first(script: Script, n: int, waits: Sequence[Wait[Any]]) -> DurableCall:
-    """Decide which wait was over first, and end the others with it. ``Run`` awaits them all: what has not come raises."""
-    known: Step | None = yield Lookup(n, "first", "step", waits=True)
+    """Decide which wait was over first, and end the others with it. ``Run`` awaits them all."""
     results: list[Any] = yield Run()
+    known: Step | None = yield Lookup(n, "first", "step", waits=True)
     if known is not None and known.over:
         return results[int(known.value)]
     come = [i for i, result in enumerate(results) if not isinstance(result, Suspended)]
@@ -101,7 +101,7 @@ def first(script: Script, n: int, waits: Sequence[Wait[Any]]) -> DurableCall:
 
 def place_of(call: DurableCall) -> tuple[int, str, StepKind]:
     """The position, name and kind of a wait."""
-    values = inspect.getgeneratorlocals(call)  # type: ignore[arg-type]
+    values = inspect.getgeneratorlocals(call)
     kind: StepKind = "event" if "wanted" in values else "sleep"
     return values["n"], values["name"], kind
 
@@ -201,5 +201,3 @@ def attempt(call: Callable[[], Any]) -> Any:
         return call()
     except (Suspended, Exception) as error:
         return error
-
-

@@ -158,9 +158,9 @@ class Kit:
     schema in that database. The app's own database is not touched.
 
     Methods that run jobs have a sync and an async form: ``drain`` and ``adrain``. The others are fast enough to call
-    from async code. ``timeout`` is how long jobs may run before the test fails. With ``check_determinism``, each handler
-    with durable calls runs a second time after ``drain`` and ``run``, on what it has recorded, and the test fails if it
-    takes another path (``ReplayFailed``).
+    from async code. ``timeout`` is how long jobs may run before the test fails. With ``check_determinism``, each
+    handler with durable calls runs a second time after ``drain`` and ``run``, on what it has recorded, and the test
+    fails if it takes another path (``ReplayFailed``).
     """
 
     def __init__(

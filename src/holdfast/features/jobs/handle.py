@@ -392,9 +392,7 @@ class Handle(HandleOperations, Generic[R]):
             job_id = successor
         if job.state.finished:
             return job, (yield from jobs.result(job.id, self.tenant).start()), False
-        circular = waiter is not None and (
-            yield from self._store.steps.waits_for(job.id, waiter, self.tenant).start()
-        )
+        circular = waiter is not None and (yield from self._store.steps.waits_for(job.id, waiter, self.tenant).start())
         return job, None, circular
 
     def _opened(self, job: Job, result: Result | None) -> Result | None:

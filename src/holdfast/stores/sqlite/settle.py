@@ -10,9 +10,9 @@ from holdfast.engine.settlement import Settlement
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.sqlite.base import ids_json
+from holdfast.stores.sqlite.children import cancel_children
 from holdfast.stores.sqlite.enqueue import retry_as_new
 from holdfast.stores.sqlite.requirements import HOLD
-from holdfast.stores.sqlite.children import cancel_children
 from holdfast.stores.sqlite.steps import due, suspend, wake_waiters
 
 # The plus signs exclude the index on leases, which would read all jobs of the lease for each id.

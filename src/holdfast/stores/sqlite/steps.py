@@ -27,7 +27,8 @@ _HELD = (
 _IS_FINISHED = "EXISTS (SELECT 1 FROM holdfast_step o WHERE o.job_id = :job AND o.n = :n AND o.ended_at IS NOT NULL)"
 _SAVE = (
     "INSERT INTO holdfast_step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at,"
-    " branch) SELECT id, ?2, tenant, ?3, ?4, ?5, ?6, ?7, attempt, ?9 - ?8, ?9, ?10 FROM holdfast_job_state WHERE id = ?1"
+    " branch) SELECT id, ?2, tenant, ?3, ?4, ?5, ?6, ?7, attempt, ?9 - ?8, ?9, ?10 FROM holdfast_job_state"
+    " WHERE id = ?1"
     " AND NOT EXISTS (SELECT 1 FROM holdfast_step o WHERE o.job_id = ?1 AND o.n = ?2 AND o.ended_at IS NOT NULL)"
     " ON CONFLICT (job_id, n) DO UPDATE SET value = excluded.value, error = excluded.error, tries = excluded.tries,"
     " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL"
@@ -38,8 +39,8 @@ _FINISHED = (
 )
 _PAUSE = (
     "INSERT INTO holdfast_step (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape,"
-    " wanted, awaits, branch) SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, :due, :shape, :wanted,"
-    " :awaits, :branch"
+    " wanted, awaits, branch) SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, :due, :shape,"
+    " :wanted, :awaits, :branch"
     f" FROM holdfast_job_state WHERE id = :job AND NOT {_IS_FINISHED}"
     " ON CONFLICT (job_id, n) DO UPDATE SET error = excluded.error, tries = excluded.tries,"
     " attempt = excluded.attempt, wake_at = excluded.wake_at, shape = excluded.shape, wanted = excluded.wanted,"
@@ -88,8 +89,9 @@ _FORKED = (
 # Approvals are not copied: a decision is valid for the job it was given for.
 _FORK = (
     "INSERT INTO holdfast_step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, wake_at,"
-    " ended_at, shape, wanted, branch) SELECT :new, o.n, o.tenant, o.name, o.kind, coalesce(json_extract(p.value, '$.value'),"
-    " o.value), o.error, o.tries, 0, o.started_at, o.wake_at, o.ended_at, o.shape, o.wanted, o.branch"
+    " ended_at, shape, wanted, branch) SELECT :new, o.n, o.tenant, o.name, o.kind,"
+    " coalesce(json_extract(p.value, '$.value'), o.value), o.error, o.tries, 0, o.started_at, o.wake_at, o.ended_at,"
+    " o.shape, o.wanted, o.branch"
     " FROM holdfast_step o"
     " LEFT JOIN json_each(:parts) p ON json_extract(p.value, '$.n') = o.n"
     " WHERE o.job_id = :old AND o.n < :before AND o.ended_at IS NOT NULL AND o.kind <> 'approval'"
