@@ -309,9 +309,9 @@ class Durable:
                 if not self._active and self._none_active is not None:
                     self._none_active.set()
         except Suspended as suspended:
-            self.suspensions.add(current_path(), suspended)
-            if current_branch() is None:  # a branch lets the others go on
+            if current_branch() is None:  # a branch lets the others continue
                 await self.finish_steps()
+            self.suspensions.add(current_path(), suspended)
             raise
 
     async def _drive(self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None) -> Any:

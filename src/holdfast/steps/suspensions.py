@@ -1,7 +1,7 @@
 """What one attempt waits for: several waits at once, where a ``gather`` has several or branches wait.
 
-A branch that waits lets the others go on; the attempt ends when none can. The job continues when the first of its
-waits is over, or the last one if nothing could go on before: a ``gather`` of a hundred children is one wake-up.
+A branch that waits lets the others continue; the attempt ends when none can. The job continues when the first of its
+waits is over, or the last one if nothing could continue before: a ``gather`` of a hundred children is one wake-up.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Suspensions:
         self._racing.update(positions)
 
     def withdraw(self, path: str, positions: list[int]) -> None:
-        """One of these has come: the handler goes on and no longer waits for the others."""
+        """One of these has come: the handler continues and no longer waits for the others."""
         self._where.pop(path, None)
         for n in positions:
             self._waits.pop(n, None)

@@ -58,10 +58,11 @@ _SENT = (
     "SELECT id, data, sent_by, sent_at FROM holdfast_app_event WHERE tenant = :tenant AND name = :name AND sent_at >="
     " :since AND (job_id IS NULL OR job_id = :job) ORDER BY sent_at, id"
 )
+_IN_THIS_ATTEMPT = "t.attempt = holdfast_job_state.attempt"
 # The job is suspended in this wait, which is over; `all`: it waits until the last of several waits is over.
 _CONTINUES = (
     "state = 'retry_waiting' AND due_at < {never} AND EXISTS (SELECT 1 FROM holdfast_step t WHERE t.job_id ="
-    " holdfast_job_state.id AND {waits} AND t.attempt = holdfast_job_state.attempt)"
+    " holdfast_job_state.id AND {waits})"
     " AND (json_extract(note, '$.all') IS NULL OR NOT EXISTS ("
     "SELECT 1 FROM holdfast_step o WHERE o.job_id = holdfast_job_state.id AND o.attempt = holdfast_job_state.attempt"
     " AND o.ended_at IS NULL AND (o.kind = 'event' OR o.awaits IS NOT NULL AND EXISTS (SELECT 1 FROM"
@@ -69,13 +70,15 @@ _CONTINUES = (
 )
 WAKE = (
     "UPDATE holdfast_job_state SET state = 'queued', due_at = NULL, note = :note WHERE id = :job AND "
-    f"{_CONTINUES.format(never=NEVER, waits='t.n = :n')} RETURNING 1"
+    f"{_CONTINUES.format(never=NEVER, waits=f't.n = :n AND {_IN_THIS_ATTEMPT}')} RETURNING 1"
 )
+# Its handler may have read the wait before it was over.
+_WAKE_AT_ONCE = WAKE.replace(_IN_THIS_ATTEMPT, f"({_IN_THIS_ATTEMPT} OR t.ended_at IS NOT NULL)")
 # The jobs that wait for these, which have ended.
 _WAKE_WAITERS = (
     "UPDATE holdfast_job_state SET state = 'queued', due_at = NULL, note = json_object('ended', :job) WHERE id IN"
     " (SELECT t.job_id FROM holdfast_step t WHERE t.awaits = :job AND t.ended_at IS NULL)"
-    f" AND {_CONTINUES.format(never=NEVER, waits='t.awaits = :job AND t.ended_at IS NULL')}"
+    f" AND {_CONTINUES.format(never=NEVER, waits=f't.awaits = :job AND t.ended_at IS NULL AND {_IN_THIS_ATTEMPT}')}"
 )
 _HAS_ENDED = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM holdfast_job_state WHERE id = ? AND finished_at IS NULL)"
 _IS_DEAD = "SELECT 1 FROM holdfast_job_state WHERE id = :job AND state = 'dead_letter' AND (:any OR tenant = :tenant)"
@@ -251,7 +254,7 @@ def suspend(item: Settlement, now: int) -> Steps[None]:
             yield from _check_past_events(item.id, pause, now)
         elif pause.get("awaits") is not None and (yield Statement(_HAS_ENDED, (pause["awaits"],))):
             note = json.dumps({"ended": pause["awaits"]})
-            yield Statement(WAKE, {"job": item.id, "n": pause["n"], "note": note})
+            yield Statement(_WAKE_AT_ONCE, {"job": item.id, "n": pause["n"], "note": note})
 
 
 def waits_of(pause: dict[str, Any]) -> list[dict[str, Any]]:
@@ -275,7 +278,7 @@ def _check_past_events(job_id: str, pause: dict[str, Any], now: int) -> Steps[No
             return
         yield Statement(FULFIL, {"value": value, "now": now, "job": job_id, "n": pause["n"]})
     # A step that has ended received its event after the handler had read its steps: the job must not wait for it.
-    yield Statement(WAKE, {"job": job_id, "n": pause["n"], "note": json.dumps({"event": pause["name"]})})
+    yield Statement(_WAKE_AT_ONCE, {"job": job_id, "n": pause["n"], "note": json.dumps({"event": pause["name"]})})
 
 
 def _matching_event(job_id: str, pause: dict[str, Any], tenant: str, since: int) -> Steps[str | None]:

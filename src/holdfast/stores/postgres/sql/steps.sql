@@ -184,7 +184,7 @@ begin
                     where t.job_id = p_job and t.attempt = p_attempt and t.ended_at is null and c.finished_at is null);
 end $$;
 
--- Continue a job that is suspended in this wait, which is over. Its row is locked first: of two transactions that end the
+-- Continue a job that is suspended in this wait, which is over; its handler may have read the wait before it was. Its row is locked first: of two transactions that end the
 -- last two waits of a job, the second sees what the first has done. Returns whether it continues.
 create or replace function continue_job(p_job uuid, p_n integer, p_note jsonb) returns boolean
 language plpgsql set search_path from current as $$
@@ -193,7 +193,7 @@ begin
     perform from job_state s where s.id = p_job for update;
     update job_state s set state = 'queued', due_at = null, note = p_note
      where s.id = p_job and s.state = 'retry_waiting' and s.due_at <> 'infinity'
-       and exists (select from step t where t.job_id = s.id and t.n = p_n and t.attempt = s.attempt)
+       and exists (select from step t where t.job_id = s.id and t.n = p_n and (t.attempt = s.attempt or t.ended_at is not null))
        and case when s.note ? 'all' then not waits_for_more(s.id, s.attempt) else true end
     returning s.queue into v_queue;
     if not found then
