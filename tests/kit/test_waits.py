@@ -521,3 +521,60 @@ def test_clock_and_random_values_are_recorded(kit: Kit, kind: Any) -> None:
     assert timedelta(days=9) < moment - datetime.now(UTC) < timedelta(days=11)
     assert 0 <= number < 1
     assert uuid.UUID(made).version == 4
+
+
+# --- checks ---
+
+
+def test_handler_that_takes_another_path_fails_the_test(kit_url: str | None) -> None:
+    paths = ["left", "right"]
+
+    @app.job(f"random_{uuid.uuid4().hex}")
+    async def wanders(ctx: Context) -> str:
+        return await ctx.step(paths.pop(), str, "there")
+
+    @app.job(f"fixed_{uuid.uuid4().hex}")
+    async def walks(ctx: Context) -> str:
+        return await ctx.step("left" if await ctx.random() < 0.5 else "right", str, "there")
+
+    with Kit(app, kit_url, check_determinism=True) as kit:
+        assert kit.run(walks) == "there"
+        handle = wanders.enqueue()
+        with pytest.raises(JobFailed, match="durable call 1 was step 'right' and is now step 'left'"):
+            kit.drain()
+        assert handle.result() == "there"
+
+
+def test_job_that_began_before_children_were_recorded_continues(kit: Kit) -> None:
+    recorded = [False]
+
+    @app.job(f"older_{uuid.uuid4().hex}")
+    async def older(ctx: Context) -> str:
+        await ctx.step("a", note, "a")
+        if recorded[0]:
+            await ctx.spawn(leaf, 1, key="one")
+        else:
+            await leaf.using(key=f"{ctx.job_id}:one").aenqueue(1)  # as release 0.1.0 did
+        await ctx.step("b", note, "b")
+        await ctx.sleep("1h")
+        return str(await ctx.result_of(await ctx.spawn(leaf, 2)))
+
+    handle = older.enqueue()
+    kit.drain()
+    recorded[0] = True
+    for _ in range(2):
+        kit.travel("1h")
+        kit.drain()
+    assert handle.result() == "4"
+    assert len(kit.enqueued(leaf)) == 2
+
+
+def test_redacted_history_of_a_parent_can_be_replayed(kit: Kit) -> None:
+    handle = tree.enqueue([1, 2])
+    kit.drain()
+    (history,) = app.jobs.export_history(handle.id)
+    assert kit.replay(history.redact()).counts == {"compatible": 1}
+    fork = app.jobs.fork(handle.id, f"result of {kit.enqueued(leaf)[1].id}", reason="test")
+    kit.drain()
+    assert app.jobs.handle(fork.id).result() == [2, 4]
+    assert len(kit.enqueued(leaf)) == 2
