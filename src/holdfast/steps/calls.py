@@ -18,9 +18,12 @@ from holdfast.engine.steps import RESERVED, RUNNING, check_step_name
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.steps.approvals import ApprovalOptions, Decision, decision
+from holdfast.steps.branches import current_branch, current_path
 from holdfast.steps.driver import Plan, running
 from holdfast.steps.handler_run import HandlerRun, ThreadDriver
+from holdfast.steps.program import DurableCall
 from holdfast.steps.values import AppEvent, is_async, label_of
+from holdfast.steps.waits import Wait, place_of
 from holdfast.stores.flow import Flow
 from holdfast.stores.vault import Part, is_stored
 from holdfast.worker.shutdown import Suspended
@@ -150,7 +153,9 @@ class BlockingCalls:
         ``retired`` marks a patch without an old path (see ``Context.patched``).
         """
         driver = self._run.thread_driver
-        return driver.run_on_loop(driver.plan.durable.remember()).patched(check_step_name(name), retired)
+        return driver.run_on_loop(driver.plan.durable.remember()).patched(
+            check_step_name(name), retired, current_branch() is not None
+        )
 
     def gather(self, *calls: Callable[[], T]) -> list[T]:
         """Run several steps at once, each in a thread. ``ctx.submit`` makes them."""
@@ -176,11 +181,14 @@ class BlockingCalls:
 
 def _raise_first(results: list[Any], plan: Plan) -> None:
     """Raise the first error of gathered steps, if any. A failure comes before a suspension: the handler does not wait
-    then."""
+    then. Otherwise the branch that has gathered them waits."""
+    path, suspensions = current_path(), plan.durable.suspensions
     errors = [result for result in results if isinstance(result, BaseException)]
     for error in sorted(errors, key=lambda error: isinstance(error, Suspended)):
-        if not isinstance(error, Suspended):
-            plan.durable.suspended = None
+        if isinstance(error, Suspended):
+            suspensions.hold(path, error)
+        else:
+            suspensions.forget(path)
         raise error
 
 
@@ -267,13 +275,13 @@ class AwaitedCalls:
         limit = None if timeout is None else seconds(timeout, "timeout")
         return AwaitedSteps(self._run.plan, None if retry is None else as_policy(retry), limit, unordered)
 
-    def sleep(self, delay: Duration, name: str = "sleep") -> Coroutine[Any, Any, None]:
+    def sleep(self, delay: Duration, name: str = "sleep") -> Wait[None]:
         """Suspend the job for this long. Meanwhile it holds no slot, no connection and no memory."""
-        return self._run.plan.durable.drive(self._run.plan.sleep(delay, None, name))
+        return self._wait(self._run.plan.sleep(delay, None, name))
 
-    def sleep_until(self, moment: datetime, name: str = "sleep") -> Coroutine[Any, Any, None]:
+    def sleep_until(self, moment: datetime, name: str = "sleep") -> Wait[None]:
         """Suspend the job until this time."""
-        return self._run.plan.durable.drive(self._run.plan.sleep(None, moment, name))
+        return self._wait(self._run.plan.sleep(None, moment, name))
 
     def wait_for_event(
         self,
@@ -282,13 +290,16 @@ class AwaitedCalls:
         match: Mapping[str, Any] | None = None,
         timeout: Duration | None = None,
         since: Duration | None = None,
-    ) -> Coroutine[Any, Any, AppEvent]:
+    ) -> Wait[AppEvent]:
         """Suspend the job until ``app.send_event(name, …)`` sends an event whose data has the values of ``match``.
 
         Events sent since the job was enqueued count, also those sent before this call; ``since`` looks back further.
         A job receives each event once. Raises ``EventTimeout`` if none comes in time.
         """
-        return self._run.plan.durable.drive(self._run.plan.event(name, match, timeout, since))
+        return self._wait(self._run.plan.event(name, match, timeout, since))
+
+    def _wait(self, call: DurableCall) -> Wait[Any]:
+        return Wait(self._run.plan.durable.drive(call), *place_of(call))
 
     @overload
     def approval(
@@ -314,13 +325,16 @@ class AwaitedCalls:
         patches`` says when none is left there. Then remove the old path and write ``await ctx.patched("check stock
         first", retired=True)``, which new jobs no longer record; remove that when no unfinished job has recorded it.
         """
-        return (await self._run.plan.durable.remember()).patched(check_step_name(name), retired)
+        return (await self._run.plan.durable.remember()).patched(
+            check_step_name(name), retired, current_branch() is not None
+        )
 
     async def gather(self, *calls: Awaitable[T]) -> list[T]:
-        """Run several steps at once. All of them end and are recorded before the first error among them is raised."""
-        results = await asyncio.gather(*calls, return_exceptions=True)
+        """Run several steps, waits or branches at once. All of them end, and are recorded, before the first error among
+        them is raised."""
+        results = await self._run.plan.durable.suspensions.gather(calls)
         _raise_first(results, self._run.plan)
-        return results  # type: ignore[return-value]
+        return results
 
 
 @dataclass(frozen=True, slots=True)

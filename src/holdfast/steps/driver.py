@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from holdfast.engine.job import Claim
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import adrive, drive
-from holdfast.engine.outcome import Reject, Stopped
+from holdfast.engine.outcome import Stopped
 from holdfast.engine.payload import DEFAULT_LIMIT, encode
 from holdfast.engine.redaction import Redact
 from holdfast.engine.retry import Retry
@@ -39,8 +39,10 @@ from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import HoldfastError, InvalidSetting, StaleLease, StepsChanged, StoreUnavailable
 from holdfast.steps import program
-from holdfast.steps.approvals import ApprovalOptions, Decision, decision, question
+from holdfast.steps.approvals import ApprovalOptions, check_approved, decision, first_question, question
+from holdfast.steps.branches import ROOT, Branch, current_branch, current_path
 from holdfast.steps.program import DurableCall, Effect, Failing, Lookup, Run, Save, Sleep
+from holdfast.steps.suspensions import Suspensions
 from holdfast.steps.values import Value, check_callable
 from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
@@ -89,7 +91,7 @@ class Durable:
     stop: Stop
     halt: type[BaseException] = asyncio.CancelledError
     script: Script = field(init=False)
-    suspended: Suspended | None = field(init=False, default=None)
+    suspensions: Suspensions = field(init=False, default_factory=Suspensions)
     changed: StepsChanged | None = field(init=False, default=None)
     """Raised in a durable call, and again in each later one: code between them, such as an agent SDK, may catch it."""
     _load_lock: asyncio.Lock | None = field(init=False, default=None)
@@ -149,7 +151,7 @@ class Durable:
 
     async def _packed(self, entry: StepEntry) -> StepEntry:
         claim, vault, value = self.claim, self.client.vault, entry.value
-        if value is None or (vault.keys is None and len(value) <= DEFAULT_LIMIT // 4):
+        if value is None or entry.plain or (vault.keys is None and len(value) <= DEFAULT_LIMIT // 4):
             return entry
         part = vault.pack_part(value, what="step", tenant=claim.tenant, job_id=claim.id, place=str(entry.n))
         if part.ref is not None:
@@ -176,16 +178,20 @@ class Durable:
     def check_running(self) -> None:
         """Called before each call. A call that is made while the handler is being stopped (for example in a
         ``finally``) would be recorded at the position of another call of the next attempt."""
-        self.check_not_suspended()
+        self.suspensions.check(current_path())
+        self.check_not_stopped()
+
+    def check_not_stopped(self) -> None:
+        if self.changed is not None:
+            raise self.changed
         if self.stop.is_set:
             raise self.halt(self.stop.reason or "stopped")
 
-    def check_not_suspended(self) -> None:
-        """Raise ``StepsChanged`` or ``Suspended`` again if the handler has caught it."""
+    def check_returned(self) -> None:
+        """Raise ``StepsChanged`` or ``Suspended`` again if the handler has caught it. No branch of it may wait."""
         if self.changed is not None:
             raise self.changed
-        if self.suspended is not None:
-            raise self.suspended
+        self.suspensions.check_all()
 
     async def check_allowed(self) -> None:
         """Called before the handler. A job that people refused to run does not run, also if its kind no longer asks
@@ -222,7 +228,7 @@ class Durable:
             raise
         if known is None or not known.over:
             await self.reach("before", effect.name)
-            if effect.kind == "step":
+            if effect.kind == "step" and not effect.waits:
                 if known is not None:
                     self._earlier.pop(effect.n, None)
                 tries = 1 + (self._earlier.get(effect.n, 0) if known is None else known.tries)
@@ -268,12 +274,14 @@ class Durable:
         if self.tools.reached is not None:
             await self.tools.reached(self.claim, when, name)
 
-    async def save(self, entry: StepEntry) -> list[Saved]:
+    async def save(self, entry: StepEntry, also: tuple[StepEntry, ...] = ()) -> list[Saved]:
         self._running.pop(entry.n, None)
         if timer := self._timers.pop(entry.n, None):
             timer.cancel()
         await self.reach("after", entry.name)
-        entries = [*self.script.deferred_before(entry.n), entry]
+        entries = [*self.script.deferred_before(entry.n), *also, entry]
+        for each in entries:
+            each.branch = self.script.place_of(each.n)
         earlier = self._earlier
         counted = [replace(e, tries=e.tries + earlier.get(e.n, 0)) for e in entries] if earlier else entries
         saved = await self.tools.writer.save(self.claim, [await self._packed(item) for item in counted])
@@ -285,10 +293,13 @@ class Durable:
 
     # --- the two drivers ---
 
-    async def drive(self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None = None) -> Any:
-        """Run a call of an async handler. ``run`` calls the function of a step."""
+    async def drive(
+        self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None = None, *, active: bool = True
+    ) -> Any:
+        """Run a call of an async handler. ``run`` calls the function of a step. ``active`` is False if it only awaits
+        other calls."""
         try:
-            if run is None:
+            if run is None or not active:
                 return await self._drive(call, run)
             self._active += 1
             try:
@@ -298,8 +309,9 @@ class Durable:
                 if not self._active and self._none_active is not None:
                     self._none_active.set()
         except Suspended as suspended:
-            await self.finish_steps()
-            self.suspended = self.suspended or suspended
+            if current_branch() is None:  # a branch lets the others continue
+                await self.finish_steps()
+            self.suspensions.add(current_path(), suspended)
             raise
 
     async def _drive(self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None) -> Any:
@@ -309,7 +321,8 @@ class Durable:
                     await asyncio.sleep(seconds)
                 case Run():
                     assert run is not None
-                    self.check_running()  # the call may be awaited long after it was made
+                    # The call may be awaited long after it was made. Beside a wait that was gathered with it, it runs.
+                    (self.check_not_stopped if self.suspensions.gathering else self.check_running)()
                     return await run()
                 case _:
                     return await self._record(effect)
@@ -336,15 +349,15 @@ class Durable:
         try:
             return drive(call, perform, Exception)
         except Suspended as suspended:
-            self.suspended = suspended
+            self.suspensions.add(current_path(), suspended)
             raise
 
     async def _record(self, effect: Lookup | Save | Failing) -> Any:
         match effect:
             case Lookup():
                 return await self.lookup(effect)
-            case Save(entry):
-                return await self.save(entry)
+            case Save(entry, also):
+                return await self.save(entry, also)
             case Failing(entry):
                 await self.note_failure(entry)
 
@@ -374,6 +387,7 @@ def step_key() -> str:
 class Plan:
     def __init__(self, durable: Durable) -> None:
         self.durable = durable
+        self.root = Branch(ROOT)
 
     def _check_allowed(self) -> None:
         if running.get() is not None:
@@ -382,7 +396,8 @@ class Plan:
 
     def _next_position(self) -> int:
         self._check_allowed()
-        return self.durable.script.next_position()
+        branch, script = current_branch(), self.durable.script
+        return script.next_position() if branch is None else script.position_in(branch.path, branch.next())
 
     def step(self, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[DurableCall, str]:
         """The call, and its idempotency key for other systems."""
@@ -404,7 +419,7 @@ class Plan:
         call = program.step(
             durable.script, n, name, Value.of(name, function, durable.client.vault), retry, durable.redact
         )
-        return call, f"{claim.tenant}:{claim.kind}:{claim.id}:{n}"
+        return call, f"{claim.tenant}:{claim.kind}:{claim.id}:{durable.script.place_of(n) or n}"
 
     def sleep(self, delay: Duration | None, until: datetime | None, name: str) -> DurableCall:
         if delay is None:
@@ -430,18 +445,3 @@ class Plan:
         approval = first_question(name, summary, options, shown, durable.tools.notify())
         result = decision(await durable.drive(program.approval(durable.script, BEFORE_ALL, name, approval)), None)
         check_approved(result)
-
-
-def first_question(name: str, summary: str, options: ApprovalOptions, shown: Any, notify: str | None) -> dict[str, Any]:
-    """The approval before the handler. ``shown`` is the payload for people. It is not part of the question: the payload
-    never changes, but the rules of what to show may."""
-    data: ApprovalOptions = {"data": shown}
-    approval = question(summary, None, data | options).to_json(new_id(), name, notify)
-    approval["content_hash"] = question(summary, None, options).content_hash(name)
-    return approval
-
-
-def check_approved(decided: Decision[Any]) -> None:
-    """Refuse to run a job that was not approved: it has ended, and was put back into the queue since."""
-    if not decided.approved:
-        raise Reject("denied", f"it was {decided.state}" + (f" by {decided.by}" if decided.by else ""))

@@ -126,7 +126,7 @@ class HandlerRun:
         """Raise ``Suspended`` or ``StepsChanged`` again if the handler has caught it, and if it has not asked for a
         recorded decision."""
         if self._plan is not None:
-            self._plan.durable.check_not_suspended()
+            self._plan.durable.check_returned()
             self._plan.durable.check_decisions()
 
     @property

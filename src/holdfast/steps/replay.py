@@ -139,7 +139,7 @@ class Replay(Durable):
             return None  # a sleep of no time is never recorded
         raise EndOfHistory(str(Call.of(effect)))
 
-    async def save(self, entry: StepEntry) -> list[Saved]:
+    async def save(self, entry: StepEntry, also: tuple[StepEntry, ...] = ()) -> list[Saved]:
         raise AssertionError(f"a replay writes nothing, not even {entry.kind} {entry.name!r}")
 
     async def note_failure(self, entry: StepEntry) -> None:

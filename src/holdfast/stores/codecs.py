@@ -100,7 +100,7 @@ class Record:
                 "retry_of",
                 "cause_id",
             ),
-            *("subscription_id", "sample_job", "new_id", "place", "webhook_id"),
+            *("subscription_id", "sample_job", "new_id", "place", "webhook_id", "awaits"),
         }
     )
     documents: ClassVar[frozenset[str]] = frozenset(

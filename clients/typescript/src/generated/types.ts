@@ -3491,6 +3491,8 @@ export interface Step {
   ended_at: Date | null;
   wanted: Record<string, unknown> | null;
   now: Date;
+  awaits: string | null;
+  branch: string | null;
 }
 export const decodeStep: Decoder<Step> = record<Step>(() => ({
   job_id: text,
@@ -3506,6 +3508,8 @@ export const decodeStep: Decoder<Step> = record<Step>(() => ({
   ended_at: nullable(time),
   wanted: nullable(map(anything)),
   now: time,
+  awaits: missing(nullable(text), () => (null)),
+  branch: missing(nullable(text), () => (null)),
 }));
 
 /** Everything about one job. `approval` is the approval that it waits for. */

@@ -64,13 +64,18 @@ class Story:
 
     @property
     def waits_in(self) -> Step | None:
-        """The durable call that the job waits in; None if it runs, has ended, or waits for a retry of the whole
+        """The first durable call that the job waits in; None if it runs, has ended, or waits for a retry of the whole
         handler."""
+        return next(iter(self.waits), None)
+
+    @property
+    def waits(self) -> list[Step]:
+        """The durable calls that the job waits in: several, if they run side by side."""
         if self.job.state not in (State.RETRY_WAITING, State.WAITING_FOR_APPROVAL):
-            return None
-        approval = self.job.state is State.WAITING_FOR_APPROVAL
-        open_calls = [step for step in self.steps if not step.over and (step.kind == "approval") == approval]
-        return next((step for step in open_calls if approval or step.wake_at == self.job.due_at), None)
+            return []
+        asked = self.job.state is State.WAITING_FOR_APPROVAL
+        waits = [step for step in self.steps if step.awaited_by(self.job.attempt)]
+        return sorted(waits, key=lambda step: step.kind != "approval") if asked else waits
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from holdfast.stores.vault import shown
 STEP_COLUMNS = ("n", "kind", "name", "state", "tries", "took", "value or error")
 STYLES = {"done": "green", "failed": "red", "requested": "magenta", "not finished": "dim"}
 SHORT = 80
+MOST_WAITS = 3
 
 
 def reason_text(story: Story) -> str | None:
@@ -41,6 +42,13 @@ def reason_text(story: Story) -> str | None:
         return _approval_text(story.approval)
     if step is None:
         return None
+    others = [_wait_text(other) for other in story.waits if other is not step]
+    return ", and ".join([_wait_text(step), *others[:MOST_WAITS]]) + (
+        f", and {len(others) - MOST_WAITS} more" if len(others) > MOST_WAITS else ""
+    )
+
+
+def _wait_text(step: Step) -> str:
     until = "" if step.until is None else f" until {moment(step.until)}"
     match step.kind:
         case "sleep":
@@ -49,6 +57,8 @@ def reason_text(story: Story) -> str | None:
             return f"waits for event {line(step.name)}{_match_text(step.wanted)}{until}"
         case "approval":
             return f"waits for approval: {line(step.name)}"
+        case _ if step.awaits is not None:
+            return f"waits for job {step.awaits} to end"
         case _:
             tries = f"{step.tries} {'try' if step.tries == 1 else 'tries'}"
             at = "" if step.until is None else f" at {moment(step.until)}"
@@ -68,6 +78,8 @@ def short_reason(job: Job, note: dict[str, Any]) -> str:
         return "waits for jobs of its workflow"
     if "waits_for" in note:
         return line(f"waits for event {note['waits_for']}{until}")
+    if "waits_for_job" in note:
+        return line(f"waits for job {note['waits_for_job']}")
     if "sleeps" in note:
         return line(f"sleeps{until}")
     if "approval" in note:
@@ -108,6 +120,8 @@ def print_steps(steps: Sequence[Step], job: Job, *, lost: bool = False) -> None:
 
 
 def state_of(step: Step, job: Job, *, lost: bool = False) -> str:
+    if step.over and (step.error or {}).get("type") == "withdrawn":
+        return "withdrawn"
     if step.over:
         return "done" if step.error is None else "failed"
     if step.kind == "sleep" and step.is_late:
@@ -125,7 +139,7 @@ def state_of(step: Step, job: Job, *, lost: bool = False) -> str:
         case "approval":
             return "requested"
         case _:
-            return "to be tried again"
+            return "to be tried again" if step.awaits is None else "waiting"
 
 
 def _styled(state: str) -> Text:

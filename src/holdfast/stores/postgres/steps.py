@@ -80,6 +80,8 @@ def _entry(job_id: str, attempt: int, entry: StepEntry) -> str:
     """An entry as JSON, formatted directly because there are thousands per second; the value is JSON text already."""
     error = "" if entry.error is None else f',"error":{json.dumps(entry.error)}'
     value = "" if entry.value is None else f',"value":{entry.value}'
+    if entry.branch is not None:
+        value += f',"branch":{text_of(entry.branch)}'
     return (
         f'{{"job":"{job_id}","attempt":{attempt},"n":{entry.n},"name":{text_of(entry.name)},"kind":"{entry.kind}",'
         f'"tries":{entry.tries},"took":{entry.took:.6f}{error}{value}}}'

@@ -20,6 +20,7 @@ from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.job_reads import JOB_COLUMNS, JobReads, index_name
 from holdfast.stores.requests import OperatorAction, Reschedule
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json
+from holdfast.stores.sqlite.children import COUNT_CANCELLATION, STOP, cancel_children
 from holdfast.stores.sqlite.codec import NEVER
 from holdfast.stores.sqlite.enqueue import enqueue
 from holdfast.stores.sqlite.insert_checks import rule_for
@@ -31,10 +32,6 @@ SHORT = 100
 _FIND = (
     "SELECT id, state, retries, due_at FROM holdfast_job_state"
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND (:any OR tenant = :tenant)"
-)
-_STOP = (
-    "UPDATE holdfast_job_state SET state = 'cancelled', lease = NULL, due_at = NULL, approval_id = NULL, finished_at"
-    " = :now, note = :note WHERE id IN (SELECT value FROM json_each(:ids))"
 )
 # A redriven job has its full number of attempts again.
 _REDRIVE = (
@@ -49,11 +46,6 @@ _RESCHEDULE = (
     " strftime('%Y-%m-%dT%H:%M:%S', :due / 1000000, 'unixepoch') || printf('.%03dZ', :due / 1000 % 1000) END,"
     " 'by', (SELECT actor FROM holdfast_present), 'reason', :reason, 'max_attempts', :limit))"
     " WHERE id IN (SELECT value FROM json_each(:ids))"
-)
-_COUNT_CANCELLATION = (
-    "INSERT INTO holdfast_cancellation (lease, times) SELECT DISTINCT lease, 1 FROM holdfast_job_state"
-    " WHERE id IN (SELECT value FROM json_each(:ids)) AND lease IS NOT NULL"
-    " ON CONFLICT (lease) DO UPDATE SET times = times + 1"
 )
 
 
@@ -75,11 +67,13 @@ def apply(
     note = {name: value for name, value in details.items() if value is not None}
     params = {"ids": ids_json(applicable), "note": json.dumps(note) if note else None}
     if action == "cancel":  # workers that run the jobs find out by this counter
-        yield Statement(_COUNT_CANCELLATION, {"ids": ids_json(applicable)})
+        yield Statement(COUNT_CANCELLATION, {"ids": ids_json(applicable)})
     if action == "redrive":
         yield Statement(_REDRIVE, {**params, "limit": max_attempts})
     else:
-        yield Statement(_STOP, {**params, "now": now})
+        yield Statement(STOP, {**params, "now": now})
+        if action == "cancel":
+            yield from cancel_children(applicable, now)
     done = set(applicable)
     return [_verdict(action, job_id, states.get(job_id), job_id in done) for job_id in ids]
 

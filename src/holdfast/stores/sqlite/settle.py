@@ -10,9 +10,10 @@ from holdfast.engine.settlement import Settlement
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.sqlite.base import ids_json
+from holdfast.stores.sqlite.children import cancel_children
 from holdfast.stores.sqlite.enqueue import retry_as_new
 from holdfast.stores.sqlite.requirements import HOLD
-from holdfast.stores.sqlite.steps import due, suspend
+from holdfast.stores.sqlite.steps import due, suspend, wake_waiters
 
 # The plus signs exclude the index on leases, which would read all jobs of the lease for each id.
 _SUCCEED = (
@@ -94,6 +95,10 @@ def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Ste
                         yield from suspend(item, now)
                     elif item.ending == "snooze" and "mismatch" in (item.note or {}):
                         yield Statement(HOLD, {"id": item.id})
+                    elif item.ending == "cancel":
+                        yield from cancel_children([item.id], now)
+                    elif item.ending == "fail":
+                        yield from wake_waiters(item.id)
                     elif item.ending == "crash":
                         params = {"id": item.id, "now": now, "due": _due(item, now), "group": _group(item)}
                         yield Statement(_AFTER_CRASH, params)

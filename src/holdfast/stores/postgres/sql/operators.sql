@@ -17,6 +17,39 @@ begin
     end if;
 end $$;
 
+-- Cancel the children of cancelled jobs that their handlers spawned with on_cancel="cancel", and the children of those. The
+-- step that spawned a child names it.
+create or replace function cancel_children(p_jobs uuid[], p_now timestamptz) returns void language plpgsql set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+declare
+    v_jobs   uuid[] := p_jobs;
+    v_leases uuid[];
+begin
+    loop
+        select array_agg(h.id) into v_jobs from (
+            select s.id from job_state s
+             where s.id = any (array(select c.id from step t
+                                       join job c on c.id = (case when t.value ->> 'job' ~ '^[0-9a-f-]{36}$' then t.value ->> 'job' end)::uuid
+                                        and c.parent_id = t.job_id and c.tenant = t.tenant
+                                      where t.job_id = any (v_jobs) and t.kind = 'step' and starts_with(t.name, 'spawn ')
+                                        and t.value::text like '{"job":%' and t.value ->> 'cancel' = 'true'))
+               and s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval')
+             order by s.id for update) h;
+        exit when v_jobs is null;
+        with cancelled_under as (
+            insert into cancellation as r (lease, times)
+            select distinct s.lease, 1 from job_state s where s.id = any (v_jobs) and s.lease is not null order by 1
+            on conflict (lease) do update set times = r.times + 1
+            returning r.lease)
+        select array_agg(lease) into v_leases from cancelled_under;
+        perform notify_listeners(l::text) from unnest(v_leases) l;
+        update job_state s
+           set state = 'cancelled', lease = null, due_at = null, approval_id = null, finished_at = p_now,
+               note = '{"reason": "its parent was cancelled"}'
+         where s.id = any (v_jobs);
+    end loop;
+end $$;
+
 create or replace function operate(p_action text, p_jobs uuid[], p_reason text, p_actor text, p_tenant text,
                                    p_max_attempts integer default null, p_operation uuid default null)
 returns table (id uuid, state state, refused boolean, reason text) language plpgsql set search_path from current
@@ -56,6 +89,9 @@ begin
            error_code = case p_action when 'redrive' then null else s.error_code end,
            error_message = case p_action when 'redrive' then null else s.error_message end
      where s.id = any (v_done);
+    if p_action = 'cancel' and v_done is not null then
+        perform cancel_children(v_done, v_now);
+    end if;
     if p_action = 'redrive' then
         perform notify_listeners(q.queue) from (select distinct s.queue from job_state s where s.id = any (v_done)) q;
     end if;
