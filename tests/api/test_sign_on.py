@@ -114,6 +114,12 @@ async def test_person_logs_in_works_with_the_roles_of_the_groups_and_logs_out(
         assert (await http.get("/jobs", headers=PAGE)).status_code == 303
 
 
+async def test_issuer_may_end_with_a_slash(app: App, provider: OpenIdProvider) -> None:
+    provider.flaw = "slash"
+    async with browser(app, provider, issuer=f"{provider.issuer}/") as http:
+        assert (await http.get(await begin(http))).status_code == 200
+
+
 async def test_session_ends_with_its_time_and_with_its_token(app: App, provider: OpenIdProvider) -> None:
     async with browser(app, provider, session="5m") as http:
         await http.get(await begin(http))

@@ -47,12 +47,17 @@ class OpenIdProvider:
         ]
         return Starlette(routes=routes)
 
+    @property
+    def named(self) -> str:
+        """What it calls itself; some providers end it with a slash."""
+        return f"{self.issuer}/" if self.flaw == "slash" else self.issuer
+
     async def _metadata(self, request: Request) -> Response:
         at = self.issuer
         named = {"authorization": "authorize", "token": "token", "userinfo": "userinfo", "end_session": "logout"}
         document = {f"{name}_endpoint": f"{at}/{path}" for name, path in named.items()}
         return JSONResponse(
-            document | {"issuer": at if self.flaw != "metadata" else "http://other", "jwks_uri": f"{at}/jwks"}
+            document | {"issuer": self.named if self.flaw != "metadata" else "http://other", "jwks_uri": f"{at}/jwks"}
         )
 
     async def _authorize(self, request: Request) -> Response:
@@ -61,7 +66,7 @@ class OpenIdProvider:
         assert (given["redirect_uri"], given["code_challenge_method"]) == (self.redirect_uri, "S256")
         code = secrets.token_hex(8)
         self._codes[code] = given
-        answer = {"code": code, "state": given["state"], "iss": self.issuer}
+        answer = {"code": code, "state": given["state"], "iss": self.named}
         if self.flaw == "denied":
             answer = {"error": "access_denied", "state": given["state"]}
         return RedirectResponse(f"{given['redirect_uri']}?{urlencode(answer)}", status_code=303)
@@ -81,7 +86,7 @@ class OpenIdProvider:
 
     def _id_token(self, nonce: str) -> str:
         now = int(time.time())
-        claims: dict[str, Any] = {"iss": self.issuer, "aud": CLIENT, "iat": now, "exp": now + 300, "nonce": nonce}
+        claims: dict[str, Any] = {"iss": self.named, "aud": CLIENT, "iat": now, "exp": now + 300, "nonce": nonce}
         claims |= {name: value for name, value in self.person.items() if name not in self.only_at_userinfo}
         flaws: dict[str, dict[str, Any]] = {
             "nonce": {"nonce": "another"},

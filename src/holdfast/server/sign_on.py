@@ -245,7 +245,7 @@ class Provider:
                 keys: Any = await self._read(url, fresh=True)
                 token = jwt.decode(text, KeySet.import_key_set(keys), algorithms=ALGORITHMS)
             options: Any = {
-                "iss": {"essential": True, "value": self.settings.issuer},
+                "iss": {"essential": True, "values": [self.settings.issuer, f"{self.settings.issuer}/"]},
                 "aud": {"essential": True, "value": self.settings.client_id},
                 "sub": {"essential": True},
                 "exp": {"essential": True},
