@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from html import unescape
 from typing import Any
@@ -17,12 +18,12 @@ from holdfast import config as settings_of
 from holdfast.app.internals import session_of
 from holdfast.cli.proxy import check_trusted, proxy_login
 from holdfast.cli.serve import make_web, web_server
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidSetting, Refused
 from holdfast.outgoing import EgressPolicy
 from holdfast.server.app import close_background, make_service
 from holdfast.server.proxies import Roles
 from holdfast.server.sessions import COOKIE, tokens_of
-from holdfast.server.sign_on import SIGN_IN, SignOn
+from holdfast.server.sign_on import SIGN_IN, Provider, SignOn
 from tests.api.conftest import HERE
 from tests.app.conftest import NewApp
 from tests.support.openid import CLIENT, CLIENT_SECRET, OpenIdProvider, openid_provider
@@ -154,6 +155,22 @@ async def test_provider_that_calls_itself_otherwise_is_refused(app: App, provide
     async with browser(app, provider) as http:
         refused = await http.get("/login/sso")
         assert (refused.status_code, "sign_on_failed" in refused.text) == (409, True)
+
+
+async def test_secrets_are_not_sent_without_encryption() -> None:
+    roles, at = Roles.of("*=viewer"), "https://id.example"
+    settings = SignOn(issuer=at, client_id=CLIENT, client_secret=CLIENT_SECRET, url=HERE, roles=roles)
+    provider = Provider(settings, EgressPolicy())
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "authorization_endpoint": lambda: provider.begin("/"),
+        "token_endpoint": lambda: provider._tokens("code", "verifier"),
+        "jwks_uri": lambda: provider._claims({}, "nonce"),
+    }
+    for insecure, call in calls.items():
+        document = {name: f"http{'' if name == insecure else 's'}://id.example/{name}" for name in calls}
+        provider._known[f"{at}/.well-known/openid-configuration"] = (math.inf, document | {"issuer": at})
+        with pytest.raises(Refused, match=insecure):
+            await call()
 
 
 async def test_only_the_browser_that_began_a_login_completes_it_once(app: App, provider: OpenIdProvider) -> None:

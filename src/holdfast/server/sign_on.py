@@ -136,7 +136,7 @@ class Provider:
             "code_challenge_method": "S256",
         }
         login = {"state": state, "nonce": nonce, "verifier": verifier, "next": target}
-        return _with_query(_endpoint(metadata, "authorization_endpoint"), query), self._sealed(login)
+        return _with_query(self._endpoint(metadata, "authorization_endpoint"), query), self._sealed(login)
 
     async def complete(self, cookie: str | None, given: Mapping[str, str]) -> tuple[dict[str, Any], str]:
         """The claims of the person who has logged in, and the page to return to. Raises ``Refused``."""
@@ -192,6 +192,13 @@ class Provider:
             raise _refused("the provider calls itself by another name than its issuer")
         return metadata
 
+    def _endpoint(self, metadata: Mapping[str, Any], name: str) -> str:
+        """A URL of the provider. Of one with https, all are: codes, tokens and keys travel there."""
+        url = metadata.get(name)
+        if not isinstance(url, str) or urlsplit(url).scheme not in ("https", urlsplit(self.settings.issuer).scheme):
+            raise _refused(f"the provider has no {name} with https")
+        return url
+
     async def _read(self, url: str, fresh: bool = False) -> dict[str, Any]:
         """A document of the provider, from the last ten minutes."""
         async with self._reading:
@@ -226,7 +233,7 @@ class Provider:
             else:
                 form["client_secret"] = settings.client_secret
         tokens: dict[str, Any] = await self._json(
-            "POST", _endpoint(metadata, "token_endpoint"), headers, urlencode(form).encode()
+            "POST", self._endpoint(metadata, "token_endpoint"), headers, urlencode(form).encode()
         )
         return tokens
 
@@ -237,7 +244,7 @@ class Provider:
         from joserfc.errors import InvalidKeyIdError, JoseError
         from joserfc.jwk import KeySet
 
-        text, url = str(tokens.get("id_token")), _endpoint(await self._metadata(), "jwks_uri")
+        text, url = str(tokens.get("id_token")), self._endpoint(await self._metadata(), "jwks_uri")
         try:
             try:
                 token = jwt.decode(text, KeySet.import_key_set(await self._read(url)), algorithms=ALGORITHMS)  # type: ignore[arg-type]
@@ -259,9 +266,10 @@ class Provider:
 
     async def _with_groups(self, claims: dict[str, Any], tokens: Mapping[str, Any]) -> dict[str, Any]:
         """The claims, with those of the user information if the groups are only there."""
-        endpoint = (await self._metadata()).get("userinfo_endpoint")
-        if _claim(claims, self.settings.groups_claim) is not None or not isinstance(endpoint, str):
+        metadata = await self._metadata()
+        if _claim(claims, self.settings.groups_claim) is not None or "userinfo_endpoint" not in metadata:
             return claims
+        endpoint = self._endpoint(metadata, "userinfo_endpoint")
         headers = {"Authorization": f"Bearer {tokens.get('access_token')}"}
         more: dict[str, Any] = await self._json("GET", endpoint, headers)
         if more.get("sub") != claims["sub"]:
@@ -364,13 +372,6 @@ routes = [
     Route("/login/sso", sign_in, methods=["GET"]),
     Route("/login/callback", callback, methods=["GET"]),
 ]
-
-
-def _endpoint(metadata: Mapping[str, Any], name: str) -> str:
-    url = metadata.get(name)
-    if not isinstance(url, str):
-        raise _refused(f"the provider has no {name}")
-    return url
 
 
 def _claim(claims: Mapping[str, Any], path: str) -> Any:

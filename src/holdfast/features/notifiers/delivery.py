@@ -35,6 +35,7 @@ from holdfast.errors import EgressError, EgressRefused, EgressUnreachable, Inval
 from holdfast.features.approvals.model import Approval, ApprovalFilter, new_token, token_hash
 from holdfast.features.notifiers.model import (
     DELIVER,
+    SOURCE,
     TRUSTED_SOURCES,
     Message,
     Notifier,
@@ -78,7 +79,8 @@ def notify(reach: Outbound) -> Callable[..., Awaitable[dict[str, Any]]]:
     ) -> dict[str, Any]:
         session, tenant = ctx._run.session, ctx.tenant
         job = await session.arun(session.store.jobs.get(ctx.job_id, tenant))
-        if job is None or job.source_system not in TRUSTED_SOURCES:
+        trusted = {SOURCE} if event is None else TRUSTED_SOURCES
+        if job is None or job.source_system not in trusted:
             raise Reject("notifier_not_yours", "an enqueued job cannot tell people that something has happened")
         channel = await session.arun(session.store.notifiers.get(notifier, tenant))
         if channel is None:
