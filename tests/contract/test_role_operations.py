@@ -91,6 +91,8 @@ READS = {
     *(
         "steps.list",
         "steps.unfinished",
+        "steps.waits_for",
+        "steps.now",
         "approvals.get",
         "approvals.list",
         "approvals.votes",
@@ -398,6 +400,8 @@ def calls(
         "steps.save": lambda: run(store.steps.save(lease, [(job, 1, entry())], scope)),
         "steps.list": lambda: run(store.steps.list(job, tenant)),
         "steps.unfinished": lambda: run(store.steps.unfinished(job, tenant)),
+        "steps.waits_for": lambda: run(store.steps.waits_for(job, job, tenant)),
+        "steps.now": lambda: run(store.steps.now(tenant)),
         "steps.rewind": lambda: run(store.steps.rewind(ids["dead_letter"], 1, "ada", tenant)),
         "steps.fork": lambda: fork(store, ids["dead_letter"], tenant),
         "ledger.send": lambda: run(store.ledger.send(SendEvent(new_id(), "paid", "{}"), "ada", tenant)),
