@@ -199,6 +199,8 @@ def declare_job(app: App, name: str | None, options: JobOptions) -> JobDecorator
         defaults["executor"] = check_name(executor, "executor")
     timeout, keep, cost = options.get("timeout"), options.get("keep"), options.get("cost")
     limit = None if timeout is None else seconds(timeout, "timeout")
+    if "timeout" not in options:
+        limit = app._default_timeout
     complete = partial(
         declare,
         app,
