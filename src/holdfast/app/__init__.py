@@ -24,6 +24,7 @@ from holdfast.app.enqueue import JobMaker, aenqueue_many, enqueue_many
 from holdfast.app.internals import blocking_tick, make_repository, make_worker, ready_redactor, run_tick, run_worker
 from holdfast.app.namespaces import Namespaces
 from holdfast.app.repository import JobRepository
+from holdfast.app.undoer import undoer
 from holdfast.context import Context, SyncContext, current
 from holdfast.engine.hints import check_options, no_attribute
 from holdfast.engine.hooks import AppHooks
@@ -164,7 +165,7 @@ class App(Namespaces):
             outgoing_headers or (lambda _: observers.outgoing_headers()),
         )
         self._reports = Sources()
-        self._make = make = JobMaker(session, built_in(session, self._outbound, self._reports))
+        self._make = make = JobMaker(session, built_in(session, self._outbound, self._reports, undoer(self)))
         self._kinds, self._all_kinds = make.declared, make.all
         self._scheduler = Scheduler(session, session.name, make.all.keys(), make.spec)
         super().__init__(session, make)

@@ -36,6 +36,7 @@ from holdfast.features.workflows.run import WorkflowOptions, WorkflowPlan, plan_
 from holdfast.kind import Kind, Options
 from holdfast.steps.approvals import ApprovalOptions, approval_rule, check_notifier, required_approval
 from holdfast.steps.signature import CheckedSignature, Signature
+from holdfast.steps.undo import UNDO
 from holdfast.stores.session import Session
 
 if TYPE_CHECKING:
@@ -263,9 +264,11 @@ def declare(
 _signatures: dict[str, Signature] = {}
 
 
-def built_in(session: Session, reach: Outbound, reports: Sources) -> dict[str, Declared]:
-    """The kinds that every app has: HTTP requests, reports, webhooks, expansion of workflows. A kind of the same name
-    that the program declares replaces one."""
+def built_in(
+    session: Session, reach: Outbound, reports: Sources, undo: Callable[..., Any]
+) -> dict[str, Declared]:
+    """The kinds that every app has: HTTP requests, reports, webhooks, expansion of workflows, undo of steps. A kind of
+    the same name that the program declares replaces one."""
     deliver, request, generate = deliverer(reach), http_request_handler(reach), report_handler(reports)
     if not _signatures:
         _signatures.update(
@@ -274,9 +277,10 @@ def built_in(session: Session, reach: Outbound, reports: Sources) -> dict[str, D
                 REQUEST: CheckedSignature(request, REQUEST, check_request, skip=1),
                 GENERATE: CheckedSignature(generate, GENERATE, check_report, skip=1),
                 MAP: Signature(expand, MAP, skip=1),
+                UNDO: Signature(undo, UNDO, skip=1),
             }
         )
-    handlers: dict[str, Callable[..., Any]] = {DELIVER: deliver, REQUEST: request, GENERATE: generate, MAP: expand}
+    handlers: dict[str, Callable[..., Any]] = {DELIVER: deliver, REQUEST: request, GENERATE: generate, MAP: expand, UNDO: undo}
     options = {DELIVER: Options(retry=DELIVERY_RETRY)}
     return {
         name: Declared(Kind(name, session, _signatures[name], function, options.get(name, Options())))
