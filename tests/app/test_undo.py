@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +12,13 @@ from holdfast import App, Context, Reject, Retry, SyncContext
 from holdfast.app.internals import session_of
 from holdfast.engine.job import Job
 from holdfast.engine.states import State
-from holdfast.steps.undo import UNDO
+from holdfast.engine.steps import UNDO_KIND
+from holdfast.features.jobs.timeline import timeline
+from tests.app.conftest import NewApp
+from tests.app.worker_process import worker_process
 from tests.support.stores import forward
 from tests.support.waiting import until
-from tests.support.workers import working
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("HF-18")
 ONCE = Retry(max_attempts=1)
@@ -37,7 +42,7 @@ class Trip:
 
 
 def undo_jobs(app: App) -> list[Job]:
-    return [*app.jobs.list(kind=UNDO)]
+    return [*app.jobs.list(kind=UNDO_KIND)]
 
 
 def undone(app: App, count: int = 1) -> list[Job]:
@@ -148,3 +153,97 @@ def test_an_argument_named_undo_that_is_no_function_belongs_to_the_step(app: App
     with working(app):
         edit.enqueue().result(timeout=20)
     assert seen == [True]
+
+
+def test_timeline_of_the_job_says_when_it_was_compensated(app: App) -> None:
+    trip = Trip()
+
+    @app.job(retry=ONCE)
+    async def travel(ctx: Context) -> None:
+        await ctx.step("flight", trip.book, "flight", undo=trip.cancel)
+        raise ValueError("no car")
+
+    with working(app):
+        job = travel.enqueue()
+        (undo,) = undone(app)
+    story = app.jobs.details(job.id)
+    assert [(each.id, each.state) for each in story.undos] == [(undo.id, State.SUCCEEDED)]
+    assert [str(row[2]) for row in timeline(story.history, story.votes, story.compensations)][-1] == "compensated"
+    assert app.jobs.details(undo.id).undos == []
+
+
+def test_redriven_job_begins_again_with_its_first_step(app: App) -> None:
+    trip, fails = Trip(), [True]
+
+    @app.job(retry=ONCE)
+    async def travel(ctx: Context) -> str:
+        ref: str = await ctx.step("flight", trip.book, "flight", undo=trip.cancel)
+        if fails:
+            raise ValueError("no car")
+        return ref
+
+    job = travel.enqueue()
+    work_off(app)
+    app.pauses.set(queue="default", reason="closed")
+    with working(app):
+        until(lambda: undo_jobs(app), "its end was noticed")
+        (refused,) = app.jobs.redrive(job.id)
+        assert (refused.refused, refused.reason) == (True, "undo_open"), "not while its steps are being undone"
+        app.pauses.remove(queue="default")
+        undone(app)
+        fails.clear()
+        (verdict,) = app.jobs.redrive(job.id)
+        assert not verdict.refused
+        assert job.result(timeout=20) == "flight 7"
+    assert trip.done == ["book flight", "cancel flight 7", "book flight"]
+
+
+def test_fork_does_not_undo_the_steps_of_its_origin(app: App) -> None:
+    trip = Trip()
+
+    @app.job(retry=ONCE)
+    async def travel(ctx: Context, fails: bool) -> None:
+        await ctx.step("flight", trip.book, "flight", undo=trip.cancel)
+        await ctx.step("hotel", trip.book, "hotel", undo=trip.cancel)
+        raise ValueError("no car")
+
+    job = travel.enqueue(True)
+    with working(app):
+        undone(app)
+        app.jobs.fork(job.id, "hotel")
+        undone(app, 2)
+    assert trip.done[4:] == ["book hotel", "cancel hotel 7"]
+
+
+def test_steps_that_the_code_no_longer_reaches_are_reported(new_app: NewApp) -> None:
+    trip, app, other = Trip(), new_app(), new_app()
+
+    @app.job(retry=ONCE)
+    async def travel(ctx: Context) -> None:
+        await ctx.step("flight", trip.book, "flight", undo=trip.cancel)
+        raise ValueError("no car")
+
+    @other.job("travel", retry=ONCE)
+    async def changed(ctx: Context) -> None:
+        raise ValueError("no car")
+
+    job = travel.enqueue()
+    work_off(app)
+    with working(other):
+        until(lambda: any(undo.error_code == "undo_incomplete" for undo in undo_jobs(app)), "it is not silent")
+    assert app.jobs.get(job.id).state is State.DEAD_LETTER
+    assert trip.done == ["book flight"]
+
+
+@pytest.mark.req("CX-15")
+def test_undo_continues_where_its_killed_worker_was(app: App, url: str, tmp_path: Path) -> None:
+    """The steps ran in a child process (``process=True``); the undo functions run in the worker."""
+    session_of(app).make_ready()
+    app.enqueue("travel")
+    with worker_process("tests.app.undo_jobs", url, tmp_path, lease=1.0) as victim:
+        assert victim.wait(timeout=60) == -signal.SIGKILL
+    assert (tmp_path / "effects").read_text().split("\n") == ["book flight", "book hotel", "cancel hotel", ""]
+    with worker_process("tests.app.undo_jobs", url, tmp_path, lease=30.0):
+        (undo,) = undone(app)
+    assert (undo.state, undo.crashes) == (State.SUCCEEDED, 1)
+    assert (tmp_path / "effects").read_text().endswith("cancel hotel\ncancel flight\n"), "the first is not repeated"

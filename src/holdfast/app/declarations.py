@@ -17,6 +17,7 @@ from holdfast.engine.job import DEFAULT_RETRY
 from holdfast.engine.job_options import RetryAs
 from holdfast.engine.names import check_name
 from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
+from holdfast.engine.steps import UNDO_KIND
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
 from holdfast.features.connectors.command_runner import Program
@@ -36,7 +37,6 @@ from holdfast.features.workflows.run import WorkflowOptions, WorkflowPlan, plan_
 from holdfast.kind import Kind, Options
 from holdfast.steps.approvals import ApprovalOptions, approval_rule, check_notifier, required_approval
 from holdfast.steps.signature import CheckedSignature, Signature
-from holdfast.steps.undo import UNDO
 from holdfast.stores.session import Session
 
 if TYPE_CHECKING:
@@ -264,9 +264,7 @@ def declare(
 _signatures: dict[str, Signature] = {}
 
 
-def built_in(
-    session: Session, reach: Outbound, reports: Sources, undo: Callable[..., Any]
-) -> dict[str, Declared]:
+def built_in(session: Session, reach: Outbound, reports: Sources, undo: Callable[..., Any]) -> dict[str, Declared]:
     """The kinds that every app has: HTTP requests, reports, webhooks, expansion of workflows, undo of steps. A kind of
     the same name that the program declares replaces one."""
     deliver, request, generate = deliverer(reach), http_request_handler(reach), report_handler(reports)
@@ -277,10 +275,16 @@ def built_in(
                 REQUEST: CheckedSignature(request, REQUEST, check_request, skip=1),
                 GENERATE: CheckedSignature(generate, GENERATE, check_report, skip=1),
                 MAP: Signature(expand, MAP, skip=1),
-                UNDO: Signature(undo, UNDO, skip=1),
+                UNDO_KIND: Signature(undo, UNDO_KIND, skip=1),
             }
         )
-    handlers: dict[str, Callable[..., Any]] = {DELIVER: deliver, REQUEST: request, GENERATE: generate, MAP: expand, UNDO: undo}
+    handlers: dict[str, Callable[..., Any]] = {
+        DELIVER: deliver,
+        REQUEST: request,
+        GENERATE: generate,
+        MAP: expand,
+        UNDO_KIND: undo,
+    }
     options = {DELIVER: Options(retry=DELIVERY_RETRY)}
     return {
         name: Declared(Kind(name, session, _signatures[name], function, options.get(name, Options())))

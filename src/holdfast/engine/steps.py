@@ -30,6 +30,8 @@ COMPARED: Final = 20
 BEFORE_ALL: Final = 0
 """The position of the approval before the handler: the calls of the handler begin at 1."""
 
+UNDO_KIND: Final = "steps.undo"
+"""The kind of the jobs that undo the steps of another job."""
 FORK_TAG: Final = "fork:"
 """The tag of a forked job, followed by the id of the job that it was forked from. It has steps before its first
 attempt."""

@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from holdfast.engine.retry import Retry
-from holdfast.engine.steps import NAME_LIMIT
+from holdfast.engine.steps import NAME_LIMIT, UNDO_KIND
 from holdfast.features.events.model import MAX_DEPTH, NewSubscription
 from holdfast.steps.program import DurableCall, Effect
 from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
 
-UNDO: Final = "steps.undo"
-"""The kind of the jobs that undo the steps of another job."""
 ENDS: Final = "job.dead_letter|job.cancel|job.deny|job.expire"
 
 
@@ -57,22 +56,23 @@ class UndoSubscriptions:
     """Sets the subscription of a kind before its first step that can be undone runs; once in each process."""
 
     def __init__(self) -> None:
-        self._known: set[tuple[str, str, str]] = set()
+        self._known = WeakKeyDictionary[Any, set[tuple[str, str]]]()
 
     async def ready(self, client: Session, tenant: str, kind: str, queue: str) -> None:
-        if (where := (client.store.url, tenant, kind)) in self._known:
+        known = self._known.setdefault(client.store, set())
+        if (tenant, kind) in known:
             return
         name = f"undo {kind}"
         store = client.store.subscriptions
         if not any(each.name == name for each in await client.arun(store.list(tenant))):
             new = NewSubscription.of(
-                *(name, ENDS, UNDO),
+                *(name, ENDS, UNDO_KIND),
                 kind=kind,
                 max_depth=MAX_DEPTH,
                 options={"queue": queue, "payload": {"job": "$.job_id"}},
             )
             await client.arun(store.set(new, new_id(), client.actor, tenant))
-        self._known.add(where)
+        known.add((tenant, kind))
 
 
 subscriptions: Final = UndoSubscriptions()

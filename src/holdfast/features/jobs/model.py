@@ -57,6 +57,17 @@ class Story:
     """The votes on its approvals, oldest first. A vote that decides nothing yet has no event."""
     forks: list[str] = field(default_factory=list)
     """The ids of the newest jobs that were forked from it."""
+    undos: list[UndoJob] = field(default_factory=list)
+    """The newest jobs that undo its steps, oldest first."""
+
+    @property
+    def compensations(self) -> list[Compensated]:
+        """When its steps were undone."""
+        return [
+            Compensated(undo.finished_at, undo.id)
+            for undo in self.undos
+            if undo.state is State.SUCCEEDED and undo.finished_at is not None
+        ]
 
     @property
     def forked_from(self) -> str | None:
@@ -71,6 +82,27 @@ class Story:
         approval = self.job.state is State.WAITING_FOR_APPROVAL
         open_calls = [step for step in self.steps if not step.over and (step.kind == "approval") == approval]
         return next((step for step in open_calls if approval or step.wake_at == self.job.due_at), None)
+
+
+@dataclass(frozen=True, slots=True)
+class UndoJob:
+    """A job that undoes the recorded steps of another one."""
+
+    id: str
+    state: State
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Compensated:
+    """An entry of the timeline: another job has undone the steps of this one."""
+
+    at: datetime
+    job_id: str
+
+    @property
+    def says(self) -> str:
+        return f"its steps were undone by job {self.job_id}"
 
 
 @dataclass(frozen=True, slots=True)
