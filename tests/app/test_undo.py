@@ -182,14 +182,14 @@ def test_redriven_job_begins_again_with_its_first_step(app: App) -> None:
             raise ValueError("no car")
         return ref
 
+    app.pauses.set(kind=UNDO_KIND, reason="later")
     job = travel.enqueue()
     work_off(app)
-    app.pauses.set(queue="default", reason="closed")
     with working(app):
         until(lambda: undo_jobs(app), "its end was noticed")
         (refused,) = app.jobs.redrive(job.id)
         assert (refused.refused, refused.reason) == (True, "undo_open"), "not while its steps are being undone"
-        app.pauses.remove(queue="default")
+        app.pauses.remove(kind=UNDO_KIND)
         undone(app)
         fails.clear()
         (verdict,) = app.jobs.redrive(job.id)
@@ -227,8 +227,10 @@ def test_steps_that_the_code_no_longer_reaches_are_reported(new_app: NewApp) -> 
     async def changed(ctx: Context) -> None:
         raise ValueError("no car")
 
+    app.pauses.set(kind=UNDO_KIND, reason="later")
     job = travel.enqueue()
     work_off(app)
+    app.pauses.remove(kind=UNDO_KIND)
     with working(other):
         until(lambda: any(undo.error_code == "undo_incomplete" for undo in undo_jobs(app)), "it is not silent")
     assert app.jobs.get(job.id).state is State.DEAD_LETTER
