@@ -25,6 +25,7 @@ from holdfast.features.retention.model import check_cost
 from holdfast.features.workflows.model import ParentResult
 from holdfast.features.workflows.run import Extension, Results, aextend_workflow, extend_workflow
 from holdfast.steps.calls import AwaitedCalls, BlockingCalls, Checkpoints, SyncCheckpoints
+from holdfast.steps.continuing import acontinue, continue_now
 from holdfast.steps.handler_run import Facts, HandlerRun
 from holdfast.steps.transaction import AsyncTransaction, Transaction
 from holdfast.stores.flow import Flow
@@ -224,6 +225,14 @@ class Context(AwaitedCalls, BaseContext):
         call = self._child(kind, args, options)
         return await call.aenqueue(self._run.session)
 
+    async def continue_as(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """End this run as succeeded, and begin the next one with these arguments: ``await ctx.continue_as(page + 1)``.
+
+        The next run is a new job of the same kind with the same settings and key, and without recorded steps. Both are
+        one transaction. Nothing after the call runs.
+        """
+        await acontinue(self._run, args, kwargs)
+
     async def scheduled_at(self) -> datetime | None:
         """Return the scheduled time for which this job, or its workflow, was created; None without a schedule.
 
@@ -315,6 +324,14 @@ class SyncContext(BlockingCalls, BaseContext):
         """
         call = self._child(kind, args, options)
         return call.enqueue(self._run.session)
+
+    def continue_as(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """End this run as succeeded, and begin the next one with these arguments: ``ctx.continue_as(page + 1)``.
+
+        The next run is a new job of the same kind with the same settings and key, and without recorded steps. Both are
+        one transaction. Nothing after the call runs.
+        """
+        continue_now(self._run, args, kwargs)
 
     def scheduled_at(self) -> datetime | None:
         """Return the scheduled time for which this job, or its workflow, was created; None without a schedule.

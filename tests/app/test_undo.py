@@ -237,6 +237,7 @@ def test_steps_that_the_code_no_longer_reaches_are_reported(new_app: NewApp) -> 
     assert trip.done == ["book flight"]
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-15")
 def test_undo_continues_where_its_killed_worker_was(app: App, url: str, tmp_path: Path) -> None:
     """The steps ran in a child process (``process=True``); the undo functions run in the worker."""

@@ -11,7 +11,7 @@ from holdfast.engine.declared import Before, Help, Most
 from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result, Verdict
 from holdfast.engine.names import check_name
 from holdfast.engine.states import State
-from holdfast.engine.steps import NAME_LIMIT, Step, origin_of
+from holdfast.engine.steps import NAME_LIMIT, Step, continued_from, origin_of
 from holdfast.errors import Conflict, InvalidInput, InvalidSetting, NotFound
 from holdfast.features.agents.model import Agent
 from holdfast.features.approvals.model import Approval, CastVote
@@ -59,6 +59,16 @@ class Story:
     """The ids of the newest jobs that were forked from it."""
     undos: list[UndoJob] = field(default_factory=list)
     """The newest jobs that undo its steps, oldest first."""
+
+    @property
+    def continues(self) -> str | None:
+        """The run before this one (``ctx.continue_as``)."""
+        return continued_from(self.job.tags)
+
+    @property
+    def continued_as(self) -> str | None:
+        """The run after this one."""
+        return next((event.meta.get("continued_as") for event in reversed(self.history)), None)
 
     @property
     def compensations(self) -> list[Compensated]:

@@ -411,6 +411,8 @@ def print_facts(story: Story, agent_disabled: str | None) -> None:
             ("group", _group(story.group)),
             ("redriven as", next((remade.new_id for remade in story.remade if remade.job_id == job.id), None)),
             ("in place of", next((remade.job_id for remade in story.remade if remade.new_id == job.id), None)),
+            ("continues", story.continues),
+            ("continued as", story.continued_as),
             ("forked from", story.forked_from),
             *(("fork", fork) for fork in story.forks),
             *(("undo", f"{undo.id} ({undo.state})") for undo in story.undos),
