@@ -79,9 +79,12 @@ def test_sync_handler_that_waits_is_cancelled_and_undone(app: App) -> None:
 
     @app.job
     def travel(ctx: SyncContext) -> None:
+        def cancel_both(ref: str) -> None:
+            trip.cancel(f"{ref}, {first}")
+
         first, second = ctx.gather(
             ctx.submit("flight", trip.book, "flight", undo=trip.cancel),
-            ctx.step_options().submit("hotel", trip.book, "hotel", undo=lambda ref: trip.cancel(f"{ref}, {first}")),
+            ctx.step_options().submit("hotel", trip.book, "hotel", undo=cancel_both),
         )
         ctx.wait_for_event("paid", timeout="1d")
         trip.book(second)
@@ -135,7 +138,10 @@ def test_job_that_succeeds_or_is_retried_is_not_undone(app: App) -> None:
 
     with working(app):
         job = travel.enqueue()
-        until(lambda: forward(session_of(app).store, 5) and app.jobs.get(job.id).state.finished, "it ends")
+        until(lambda: failures, "it fails once")
+        until(lambda: app.jobs.get(job.id).state is State.RETRY_WAITING, "it waits")
+        forward(session_of(app).store, 60)
+        until(lambda: app.jobs.get(job.id).state.finished, "it ends")
     assert app.jobs.get(job.id).state is State.SUCCEEDED
     assert (trip.done, undo_jobs(app)) == (["book flight"], [])
 
@@ -148,7 +154,7 @@ def test_an_argument_named_undo_that_is_no_function_belongs_to_the_step(app: App
 
     @app.job
     async def edit(ctx: Context) -> None:
-        await ctx.step("change", change, undo=True)  # type: ignore[call-overload]
+        await ctx.step("change", change, undo=True)
 
     with working(app):
         edit.enqueue().result(timeout=20)

@@ -41,10 +41,6 @@ class BlockingSteps:
         self._timeout = timeout
 
     @overload
-    def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    @overload
-    def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    @overload
     def step(
         self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
     ) -> T: ...
@@ -52,19 +48,23 @@ class BlockingSteps:
     def step(
         self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
     ) -> T: ...
+    @overload
+    def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return self.submit(name, function, *args, **kwargs)()
 
+    @overload
+    def submit(
+        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+    ) -> Callable[[], T]: ...
     @overload
     def submit(
         self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Callable[[], T]: ...
     @overload
     def submit(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]: ...
-    @overload
-    def submit(
-        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
-    ) -> Callable[[], T]: ...
     def submit(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[[], Any]:
         """Return the step without running it, for ``ctx.gather``."""
         undo = split_undo(kwargs)
@@ -106,10 +106,6 @@ class BlockingCalls:
         _run: HandlerRun
 
     @overload
-    def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    @overload
-    def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    @overload
     def step(
         self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
     ) -> T: ...
@@ -117,20 +113,24 @@ class BlockingCalls:
     def step(
         self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
     ) -> T: ...
+    @overload
+    def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the function once and record its result: ``ref = ctx.step("charge", charge, invoice)``."""
         return BlockingSteps(self._run.thread_driver).step(name, function, *args, **kwargs)
 
     @overload
     def submit(
+        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+    ) -> Callable[[], T]: ...
+    @overload
+    def submit(
         self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Callable[[], T]: ...
     @overload
     def submit(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]: ...
-    @overload
-    def submit(
-        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
-    ) -> Callable[[], T]: ...
     def submit(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[[], Any]:
         """Return a step without running it, for ``ctx.gather(ctx.submit("a", f), ctx.submit("b", g))``."""
         return BlockingSteps(self._run.thread_driver).submit(name, function, *args, **kwargs)
@@ -231,19 +231,19 @@ class AwaitedSteps:
 
     @overload
     def step(
-        self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def step(
-        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def step(
         self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
     ) -> Coroutine[Any, Any, T]: ...
     @overload
     def step(
         self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(
+        self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(
+        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]: ...
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         if self._unordered:
@@ -298,19 +298,19 @@ class AwaitedCalls:
 
     @overload
     def step(
-        self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def step(
-        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def step(
         self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
     ) -> Coroutine[Any, Any, T]: ...
     @overload
     def step(
         self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(
+        self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(
+        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]: ...
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Call the function once and record its result: ``ref = await ctx.step("charge", charge, invoice)``.

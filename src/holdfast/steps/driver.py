@@ -403,7 +403,7 @@ class Plan:
     ) -> DurableCall:
         """The call of a step that ``function`` undoes."""
         check_callable(name, function)
-        n = inspect.getgeneratorlocals(call)["n"]  # type: ignore[arg-type]
+        n = inspect.getgeneratorlocals(call)["n"]
 
         def keep(value: Any) -> None:
             self.durable.undos.append(Undo(n, name, function, value, retry, timeout))

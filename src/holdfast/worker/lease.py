@@ -226,8 +226,11 @@ class LeaseKeeper:
         def stop_requested(mode: StopMode) -> None:
             loop.call_soon_threadsafe(self._stop_requested, mode)
 
-        blocking = {"blocked_after": options.blocked_after, "release_blocked": options.release_blocked}
-        self._heartbeat = Heartbeat(self._store, lease.id, ttl, tenant, lost, stop_requested, **blocking)
+        self._heartbeat = Heartbeat(
+            *(self._store, lease.id, ttl, tenant, lost, stop_requested),
+            blocked_after=options.blocked_after,
+            release_blocked=options.release_blocked,
+        )
         self._heartbeat.start()
 
     def _lose(self, lease: str) -> None:

@@ -183,7 +183,7 @@ class HealthReads(Reader):
         )
         kinds = {row[0] for row in rows}
         pairs = [pair for pair in pairs if pair[1] in kinds]
-        serving, _ = yield from self._leases(tenant, now)
+        serving, _, _ = yield from self._leases(tenant, now)
         health = Health(
             *(backlog, scheduled, running, dead, self._age(now, oldest), len(serving)),
             tuple(sorted({kind for _, kind in pairs})),

@@ -87,7 +87,7 @@ def apply(
     undoing: set[str] = set()
     if action == "redrive":
         # Nothing runs while its steps are being undone; once they are, it begins again with the first.
-        undos = dict((yield Statement(_UNDOING, (ids_json(applicable),))))
+        undos = {row[0]: row[1] for row in (yield Statement(_UNDOING, (ids_json(applicable),)))}
         undoing = {job_id for job_id, state in undos.items() if state not in ("succeeded", "cancelled", "cleaned")}
         applicable = [job_id for job_id in applicable if job_id not in undoing]
         params["ids"] = ids_json(applicable)

@@ -131,7 +131,7 @@ def free(held: Sequence[Row], now: int) -> Steps[tuple[list[int], list[int]]]:
         for job_id in as_new.values():
             yield from retry_as_new(job_id, now, None, lost=1)
         others = [n for n in begun if n not in as_new]
-        last = dict((yield Statement(_LAST, (ids_json(others),))))
+        last = {row[0]: row[1] for row in (yield Statement(_LAST, (ids_json(others),)))}
         yield Statement(_RESCUE, {"now": now, "numbers": ids_json(n for n in others if n not in last)})
         for n, kind in last.items():
             yield Statement(_DEAD_LETTER, {"n": n, "now": now, "group": fingerprint(kind, _LOST, _LOST_HOW)})
