@@ -57,6 +57,7 @@ CALLS = {
     "sleep_until",
     "wait_for_event",
     "approval",
+    "continue_as",
     "gather",
     "patched",
     "step_options",

@@ -12,7 +12,7 @@ create or replace trigger guard_insert before insert on delivery
     for each row when (new.job_id is not null) execute function guard_delivery();
 
 -- The job that undoes the steps of a dead letter (steps/undo.py), if there is one.
-create or replace function undo_of(p_job uuid) returns uuid language sql stable set search_path from current as $$
+create or replace function undo_on_redrive(p_job uuid) returns uuid language sql stable set search_path from current as $$
     select d.job_id from job j
       join subscription s on s.tenant = j.tenant and s.kind = j.kind and s.job_kind = 'steps.undo'
       join delivery d on d.subscription_id = s.id

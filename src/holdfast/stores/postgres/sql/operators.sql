@@ -40,11 +40,11 @@ begin
          order by s.id for update) h;
     if p_action = 'redrive' then
         -- Nothing runs while its steps are being undone; once they are, it begins again with the first.
-        v_undoing := array(select d.id from unnest(v_done) d(id) join job_state u on u.id = undo_of(d.id)
+        v_undoing := array(select d.id from unnest(v_done) d(id) join job_state u on u.id = undo_on_redrive(d.id)
                             where u.state not in ('succeeded', 'cancelled', 'cleaned'));
         v_done := array(select d from unnest(v_done) d where d <> all (v_undoing) order by d);
         delete from step t where t.n > 0 and t.job_id = any (array(
-            select d.id from unnest(v_done) d(id) join job_state u on u.id = undo_of(d.id) where u.state <> 'cancelled'));
+            select d.id from unnest(v_done) d(id) join job_state u on u.id = undo_on_redrive(d.id) where u.state <> 'cancelled'));
     end if;
     -- The workers that run them are notified that they no longer hold these jobs.
     with cancelled_under as (
