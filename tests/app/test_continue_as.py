@@ -16,6 +16,7 @@ from holdfast.app.internals import session_of
 from holdfast.engine.job import Claim, Job
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.steps import StepEntry
+from holdfast.errors import StaleLease
 from holdfast.steps.driver import Durable, StepTools
 from holdfast.worker.shutdown import Stop
 from holdfast.worker.threads import Threads
@@ -136,6 +137,32 @@ def test_handler_in_a_process_continues(app: App, url: str, tmp_path: Path) -> N
         until(lambda: len(runs(app, "in_process")) >= 2 and runs(app, "in_process")[-1].state.finished, "it ends")
     jobs = runs(app, "in_process")
     assert [(job.state, job.payload["n"]) for job in jobs] == [(State.SUCCEEDED, 1), (State.SUCCEEDED, 2)]
+    check_chain(app, jobs)
+
+
+@pytest.mark.req("DP-7", "DP-8")
+def test_worker_that_lost_its_lease_cannot_continue_the_run(app: App) -> None:
+    """In a thread, which the worker cannot interrupt."""
+    store, refused = session_of(app).store, list[str]()
+
+    @app.job
+    def pages(ctx: SyncContext, page: int) -> None:
+        if page == 1 and ctx.attempt == 1:
+            store.run(store.leases.end(ctx._run.claim.lease, "lost", "*"))
+            store.run(store.leases.recover())
+            try:
+                ctx.continue_as(2)
+            except StaleLease:
+                refused.append("stale")
+                raise
+        if page < 2:
+            ctx.continue_as(2)
+
+    with working(app):
+        pages.enqueue(1)
+        until(lambda: len(runs(app, "pages")) == 2 and runs(app, "pages")[1].state.finished, "the second run ends")
+    jobs = runs(app, "pages")
+    assert (refused, [job.state for job in jobs], jobs[0].attempt) == (["stale"], [State.SUCCEEDED] * 2, 2)
     check_chain(app, jobs)
 
 
