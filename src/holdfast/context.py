@@ -26,6 +26,7 @@ from holdfast.features.workflows.model import ParentResult
 from holdfast.features.workflows.run import Extension, Results, aextend_workflow, extend_workflow
 from holdfast.steps import wait_calls
 from holdfast.steps.calls import AwaitedCalls, BlockingCalls, Checkpoints, SyncCheckpoints
+from holdfast.steps.continuing import acontinue, continue_now
 from holdfast.steps.handler_run import Facts, HandlerRun
 from holdfast.steps.transaction import AsyncTransaction, Transaction
 from holdfast.steps.wait_calls import AwaitedWaits, BlockingWaits, OnCancel, Spawned
@@ -242,6 +243,14 @@ class Context(AwaitedWaits, AwaitedCalls, BaseContext):
 
         return spawned.handle(await run.plan.durable.drive(wait_calls.spawning(run, n, kind), enqueue))
 
+    async def continue_as(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """End this run as succeeded, and begin the next one with these arguments: ``await ctx.continue_as(page + 1)``.
+
+        The next run is a new job of the same kind with the same settings and key, and without recorded steps. Both are
+        one transaction. Nothing after the call runs.
+        """
+        await acontinue(self._run, args, kwargs)
+
     async def scheduled_at(self) -> datetime | None:
         """Return the scheduled time for which this job, or its workflow, was created; None without a schedule.
 
@@ -344,6 +353,14 @@ class SyncContext(BlockingWaits, BlockingCalls, BaseContext):
             return spawned.accept(run.session.enqueue([prepared.spec], prepared.tenant))
 
         return spawned.handle(run.thread_driver.drive(wait_calls.spawning(run, n, kind), enqueue))
+
+    def continue_as(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """End this run as succeeded, and begin the next one with these arguments: ``ctx.continue_as(page + 1)``.
+
+        The next run is a new job of the same kind with the same settings and key, and without recorded steps. Both are
+        one transaction. Nothing after the call runs.
+        """
+        continue_now(self._run, args, kwargs)
 
     def scheduled_at(self) -> datetime | None:
         """Return the scheduled time for which this job, or its workflow, was created; None without a schedule.

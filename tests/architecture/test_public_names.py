@@ -58,6 +58,7 @@ CALLS = {
     "sleep_until",
     "wait_for_event",
     "approval",
+    "continue_as",
     "gather",
     "result_of",
     "first",

@@ -162,6 +162,7 @@ EXECUTES = {
         "leases.open",
         "leases.renew",
         "leases.end",
+        "leases.report_blocked",
         "leases.claim",
         "leases.start",
         "leases.release",
@@ -171,6 +172,7 @@ EXECUTES = {
     *(
         "steps.save_checkpoint",
         "steps.note_upload",
+        "steps.release_key",
         "steps.add_artifact",
         "attempts.append_log",
         "leases.promote",
@@ -381,6 +383,8 @@ def calls(
         "steps.note_upload": lambda: run(
             store.steps.note_upload(job, lease, 1, f"artifact://default/{job}/{'0' * 64}", scope)
         ),
+        "steps.release_key": lambda: run(store.steps.release_key(job, lease, scope)),
+        "leases.report_blocked": lambda: run(store.leases.report_blocked(lease, 1.0, "here", scope)),
         "steps.add_artifact": lambda: run(store.steps.add_artifact(job, lease, 1, "a", "file:a", scope)),
         "leases.settle": lambda: run(store.leases.settle(lease, [], scope)),
         "leases.promote": lambda: run(store.leases.promote(tenant=scope)),

@@ -32,16 +32,28 @@ COMPARED: Final = 20
 BEFORE_ALL: Final = 0
 """The position of the approval before the handler: the calls of the handler begin at 1."""
 
+UNDO_KIND: Final = "steps.undo"
+"""The kind of the jobs that undo the steps of another job."""
 FORK_TAG: Final = "fork:"
 """The tag of a forked job, followed by the id of the job that it was forked from. It has steps before its first
 attempt."""
 
-_FORKED: Final = re.compile(rf"{FORK_TAG}[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")
+CONTINUES_TAG: Final = "continues:"
+"""The tag of a job that ``ctx.continue_as`` has begun, followed by the id of the run before."""
+
+_ID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_FORKED: Final = re.compile(FORK_TAG + _ID)
+_CONTINUES: Final = re.compile(CONTINUES_TAG + _ID)
 
 
 def origin_of(tags: Sequence[str]) -> str | None:
     """The job that a job with these tags was forked from."""
     return next((tag.removeprefix(FORK_TAG) for tag in tags if _FORKED.fullmatch(tag)), None)
+
+
+def continued_from(tags: Sequence[str]) -> str | None:
+    """The run that a job with these tags continues."""
+    return next((tag.removeprefix(CONTINUES_TAG) for tag in tags if _CONTINUES.fullmatch(tag)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from holdfast.steps.branches import current_branch, current_path
 from holdfast.steps.driver import Plan, running
 from holdfast.steps.handler_run import HandlerRun, ThreadDriver
 from holdfast.steps.program import DurableCall
+from holdfast.steps.undo import split_undo
 from holdfast.steps.values import AppEvent, is_async, label_of
 from holdfast.steps.waits import Wait, place_of
 from holdfast.stores.flow import Flow
@@ -42,6 +43,14 @@ class BlockingSteps:
         self._timeout = timeout
 
     @overload
+    def step(
+        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+    ) -> T: ...
+    @overload
+    def step(
+        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+    ) -> T: ...
+    @overload
     def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload
     def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
@@ -50,14 +59,26 @@ class BlockingSteps:
 
     @overload
     def submit(
+        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+    ) -> Callable[[], T]: ...
+    @overload
+    def submit(
         self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Callable[[], T]: ...
     @overload
     def submit(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]: ...
     def submit(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[[], Any]:
         """Return the step without running it, for ``ctx.gather``."""
+        undo = split_undo(kwargs)
         call, key = self._driver.plan.step(name, function, self._retry)
-        return partial(self._driver.drive, call, partial(self._run, key, function, args, kwargs))
+        if undo is None:
+            return partial(self._driver.drive, call, partial(self._run, key, function, args, kwargs))
+        call = self._driver.plan.undoable(call, name, undo, self._retry, self._timeout)
+        return partial(self._drive_undoable, call, partial(self._run, key, function, args, kwargs))
+
+    def _drive_undoable(self, call: DurableCall, run: Callable[[], Any]) -> Any:
+        self._driver.run_on_loop(self._driver.plan.durable.ready_undo())
+        return self._driver.drive(call, run)
 
     def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         token = running.set(key)
@@ -87,6 +108,14 @@ class BlockingCalls:
         _run: HandlerRun
 
     @overload
+    def step(
+        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+    ) -> T: ...
+    @overload
+    def step(
+        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+    ) -> T: ...
+    @overload
     def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload
     def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
@@ -94,6 +123,10 @@ class BlockingCalls:
         """Call the function once and record its result: ``ref = ctx.step("charge", charge, invoice)``."""
         return BlockingSteps(self._run.thread_driver).step(name, function, *args, **kwargs)
 
+    @overload
+    def submit(
+        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+    ) -> Callable[[], T]: ...
     @overload
     def submit(
         self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
@@ -205,6 +238,14 @@ class AwaitedSteps:
 
     @overload
     def step(
+        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(
+        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(
         self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]: ...
     @overload
@@ -214,12 +255,25 @@ class AwaitedSteps:
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         if self._unordered:
             return self._step_by_name(name, function, args, kwargs)
+        undo = split_undo(kwargs)
         call, key = self._plan.step(name, function, self._retry)
-        return self._plan.durable.drive(call, partial(self._run, key, function, args, kwargs))
+        run = partial(self._run, key, function, args, kwargs)
+        return self._plan.durable.drive(call, run) if undo is None else self._drive_undoable(call, name, undo, run)
 
     async def _step_by_name(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        undo = split_undo(kwargs)
         call, key = await self._plan.unordered_step(name, function, self._retry)
-        return await self._plan.durable.drive(call, partial(self._run, key, function, args, kwargs))
+        run = partial(self._run, key, function, args, kwargs)
+        return await (
+            self._plan.durable.drive(call, run) if undo is None else self._drive_undoable(call, name, undo, run)
+        )
+
+    async def _drive_undoable(
+        self, call: DurableCall, name: str, undo: Callable[[Any], Any], run: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        undoable = self._plan.undoable(call, name, undo, self._retry, self._timeout)
+        await self._plan.durable.ready_undo()
+        return await self._plan.durable.drive(undoable, run)
 
     async def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         token = running.set(key)
@@ -251,6 +305,14 @@ class AwaitedCalls:
 
     @overload
     def step(
+        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(
+        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(
         self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]: ...
     @overload
@@ -260,7 +322,8 @@ class AwaitedCalls:
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Call the function once and record its result: ``ref = await ctx.step("charge", charge, invoice)``.
 
-        A crash while it runs repeats this step and nothing before it. The result is stored as JSON.
+        A crash while it runs repeats this step and nothing before it. The result is stored as JSON. ``undo=`` is a
+        function of that result which undoes the step when the job has failed for good or was cancelled.
         """
         return AwaitedSteps(self._run.plan).step(name, function, *args, **kwargs)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -38,11 +39,12 @@ from holdfast.engine.steps import (
 from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import HoldfastError, InvalidSetting, StaleLease, StepsChanged, StoreUnavailable
-from holdfast.steps import program
+from holdfast.steps import program, undo
 from holdfast.steps.approvals import ApprovalOptions, check_approved, decision, first_question, question
 from holdfast.steps.branches import ROOT, Branch, current_branch, current_path
 from holdfast.steps.program import DurableCall, Effect, Failing, Lookup, Run, Save, Sleep
 from holdfast.steps.suspensions import Suspensions
+from holdfast.steps.undo import Undo
 from holdfast.steps.values import Value, check_callable
 from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
@@ -107,6 +109,8 @@ class Durable:
     _earlier: dict[int, int] = field(init=False, default_factory=dict)
     """How often a step that has no record was started in earlier attempts, by position."""
     _announcing: asyncio.Task[None] | None = field(init=False, default=None)
+    undos: list[Undo] = field(init=False, default_factory=list)
+    """The steps of this attempt that can be undone, in the order in which they were done."""
 
     def __post_init__(self) -> None:
         self.script = Script(self.claim.id)
@@ -270,6 +274,10 @@ class Durable:
         if not self.tools.writer.closed and not self.stop.is_set:
             await self._save_running()
 
+    async def ready_undo(self) -> None:
+        """Called before a step that can be undone: from now on the end of this job will be noticed."""
+        await undo.subscriptions.ready(self.client, self.claim.tenant, self.claim.kind, self.claim.queue)
+
     async def reach(self, when: str, name: str) -> None:
         if self.tools.reached is not None:
             await self.tools.reached(self.claim, when, name)
@@ -404,6 +412,18 @@ class Plan:
         name = check_step_name(name)
         check_callable(name, function)
         return self._step(self._next_position(), name, function, retry)
+
+    def undoable(
+        self, call: DurableCall, name: str, function: Callable[[Any], Any], retry: Retry | None, timeout: float | None
+    ) -> DurableCall:
+        """The call of a step that ``function`` undoes."""
+        check_callable(name, function)
+        n = inspect.getgeneratorlocals(call)["n"]
+
+        def keep(value: Any) -> None:
+            self.durable.undos.append(Undo(n, name, function, value, retry, timeout))
+
+        return undo.undoable(n, call, keep)
 
     async def unordered_step(
         self, name: str, function: Callable[..., Any], retry: Retry | None

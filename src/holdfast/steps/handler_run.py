@@ -67,6 +67,8 @@ class HandlerRun:
     tools: StepTools | None = None
     loop: asyncio.AbstractEventLoop | None = None
     halt: type[BaseException] = Stopped
+    again: Callable[..., Prepared[Any]] | None = None
+    """Makes another job of the same kind, for ``ctx.continue_as``."""
     extras: dict[str, Any] | None = None
     """Data of integrations for the duration of the attempt, by their name."""
     log_writer: LogWriter | None = None

@@ -145,6 +145,9 @@ class Replay(Durable):
     async def note_failure(self, entry: StepEntry) -> None:
         await self.save(entry)
 
+    async def ready_undo(self) -> None:
+        """Nothing ends here."""
+
     def _changed(self, error: StepsChanged, recorded: Step | None, effect: Lookup) -> None:
         called: Call | None = Call.of(effect)
         code: Any = error.code

@@ -94,7 +94,7 @@ RECORDED = (
         *("lease", "worker", "holder"),
         values="stop_request",
         operated="name until renewed_at renewals ended_at ended_why swept_at kinds queues slots version"
-        " app_version code pins"
+        " app_version code pins blocked_at blocked_in"
         " stop_requested_at stop_requested_by",
         by_hand=False,
     ),

@@ -76,7 +76,7 @@ class Worker:
         # Claiming, running and settling.
         self._wake = asyncio.Event()
         self._reports = EndReports(store, handlers)
-        self._slots = Slots(handlers, self._wake.set, self._reports)
+        self._slots = Slots(handlers, self._wake.set, self._reports, self._expect_jobs)
         self._claim_order = ClaimOrder(options.queues, options.weights)
         self._hints = ClaimHints()
         self._announcements = Announcements(store)

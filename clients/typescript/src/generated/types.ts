@@ -486,6 +486,18 @@ export interface BackoffRuleInput {
   head?: number | undefined;
 }
 
+/** A worker whose event loop does not turn: a handler blocks it, and no job of the worker proceeds. */
+export interface BlockedWorker {
+  worker: string;
+  seconds: number;
+  location: string | null;
+}
+export const decodeBlockedWorker: Decoder<BlockedWorker> = record<BlockedWorker>(() => ({
+  worker: text,
+  seconds: number,
+  location: nullable(text),
+}));
+
 /** A callback of a workflow, or of the job `step_id`. The job `job_id` exists once it has fired. */
 export interface CallbackRecord {
   job_id: string;
@@ -1353,6 +1365,7 @@ export interface Health {
   oldest_due_age_s: number | null;
   expired_lease_age_s: number | null;
   long_running: LongRunning[];
+  blocked_workers: BlockedWorker[];
   unserved_versions: string[];
   held: number;
   capped: boolean;
@@ -1384,6 +1397,7 @@ export const decodeHealth: Decoder<Health> = record<Health>(() => ({
   oldest_due_age_s: missing(nullable(number), () => (null)),
   expired_lease_age_s: missing(nullable(number), () => (null)),
   long_running: missing(list(decodeLongRunning), () => ([])),
+  blocked_workers: missing(list(decodeBlockedWorker), () => ([])),
   unserved_versions: missing(list(text), () => ([])),
   held: missing(number, () => (0)),
   capped: missing(flag, () => (false)),
@@ -3533,6 +3547,7 @@ export interface Story {
   lease_expired_at: Date | null;
   votes: CastVote[];
   forks: string[];
+  undos: UndoJob[];
 }
 export const decodeStory: Decoder<Story> = record<Story>(() => ({
   job: decodeJob,
@@ -3554,6 +3569,7 @@ export const decodeStory: Decoder<Story> = record<Story>(() => ({
   lease_expired_at: missing(nullable(time), () => (null)),
   votes: missing(list(decodeCastVote), () => ([])),
   forks: missing(list(text), () => ([])),
+  undos: missing(list(decodeUndoJob), () => ([])),
 }));
 
 export interface Subscription {
@@ -3747,6 +3763,18 @@ export const decodeTickSummary: Decoder<TickSummary> = record<TickSummary>(() =>
   cancelled: missing(number, () => (0)),
   lost: missing(number, () => (0)),
   ok: missing(flag, () => (true)),
+}));
+
+/** A job that undoes the recorded steps of another one. */
+export interface UndoJob {
+  id: string;
+  state: State;
+  finished_at: Date | null;
+}
+export const decodeUndoJob: Decoder<UndoJob> = record<UndoJob>(() => ({
+  id: text,
+  state: text,
+  finished_at: nullable(time),
 }));
 
 /** A name that was accepted with a warning, and when it was first seen. */

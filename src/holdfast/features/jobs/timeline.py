@@ -19,7 +19,7 @@ from holdfast.engine.steps import NO_LIMIT, Progress, Step
 from holdfast.engine.trace import plain_tags
 from holdfast.features.approvals.model import Approval, CastVote
 from holdfast.features.dead_letters.model import DeadLetterGroup
-from holdfast.features.jobs.model import Story
+from holdfast.features.jobs.model import Compensated, Story
 from holdfast.features.schedules.model import MadeFrom
 from holdfast.stores.vault import shown
 
@@ -196,23 +196,31 @@ _UUID = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 SOON = 12 * 3600
 
 
-def print_timeline(events: Sequence[Event], votes: Sequence[CastVote] = ()) -> None:
-    table(COLUMNS, timeline(events, votes), keep=COLUMNS[:5])
+def print_timeline(story: Story) -> None:
+    table(COLUMNS, timeline(story.history, story.votes, story.compensations), keep=COLUMNS[:5])
 
 
-def timeline(events: Sequence[Event], votes: Sequence[CastVote] = ()) -> list[list[Cell]]:
-    """One row per event and vote; the date is given only in the first row of a day. A vote that decides is at the time
-    of its event, and comes first."""
-    rows: list[Event | CastVote] = sorted([*votes, *events], key=lambda row: row.at) if votes else [*events]
+def timeline(
+    events: Sequence[Event], votes: Sequence[CastVote] = (), undone: Sequence[Compensated] = ()
+) -> list[list[Cell]]:
+    """One row per event, vote and end of an undo; the date is given only in the first row of a day. A vote that decides
+    is at the time of its event, and comes first."""
+    more: list[Entry] = [*votes, *undone]
+    rows: list[Entry] = sorted([*more, *events], key=lambda row: row.at) if more else [*events]
     return [_row(row, before) for before, row in pairwise([None, *rows]) if row is not None]
 
 
-def _row(event: Event | CastVote, before: Event | CastVote | None) -> list[Cell]:
+Entry = Event | CastVote | Compensated
+
+
+def _row(event: Entry, before: Entry | None) -> list[Cell]:
     same_day = before is not None and before.at.date() == event.at.date()
     when = [
         clock(event.at).rjust(23) if same_day else moment(event.at),
         "" if before is None else f"+{span(event.at - before.at)}",
     ]
+    if isinstance(event, Compensated):
+        return [*when, "compensated", "", "", "", line(event.says)]
     if isinstance(event, CastVote):
         data = "" if event.data is None else f" with {_json(event.data)}"
         comment = f": {event.comment}" if event.comment else ""
@@ -417,8 +425,11 @@ def print_facts(story: Story, agent_disabled: str | None) -> None:
             ("group", _group(story.group)),
             ("redriven as", next((remade.new_id for remade in story.remade if remade.job_id == job.id), None)),
             ("in place of", next((remade.job_id for remade in story.remade if remade.new_id == job.id), None)),
+            ("continues", story.continues),
+            ("continued as", story.continued_as),
             ("forked from", story.forked_from),
             *(("fork", fork) for fork in story.forks),
+            *(("undo", f"{undo.id} ({undo.state})") for undo in story.undos),
             ("depth", None if job.depth is None else f"{job.depth} subscriptions behind it"),
         ]
     )

@@ -47,6 +47,14 @@ _RESCHEDULE = (
     " 'by', (SELECT actor FROM holdfast_present), 'reason', :reason, 'max_attempts', :limit))"
     " WHERE id IN (SELECT value FROM json_each(:ids))"
 )
+# The jobs that undo the steps of dead letters (steps/undo.py).
+_UNDOING = (
+    "SELECT j.id, u.state FROM holdfast_job j JOIN holdfast_subscription s ON s.tenant = j.tenant AND s.kind = j.kind"
+    " AND s.job_kind = 'steps.undo' JOIN holdfast_delivery d ON d.subscription_id = s.id AND d.event ="
+    " CAST((SELECT max(e.seq) FROM holdfast_event e WHERE e.job_id = j.id AND e.type = 'dead_letter') AS TEXT)"
+    " JOIN holdfast_job_state u ON u.id = d.job_id WHERE j.id IN (SELECT value FROM json_each(?))"
+)
+_FORGET_UNDONE = "DELETE FROM holdfast_step WHERE n > 0 AND job_id IN (SELECT value FROM json_each(?))"
 
 
 def apply(
@@ -68,14 +76,27 @@ def apply(
     params = {"ids": ids_json(applicable), "note": json.dumps(note) if note else None}
     if action == "cancel":  # workers that run the jobs find out by this counter
         yield Statement(COUNT_CANCELLATION, {"ids": ids_json(applicable)})
+    undoing: set[str] = set()
     if action == "redrive":
+        # Nothing runs while its steps are being undone; once they are, it begins again with the first.
+        undos = {row[0]: row[1] for row in (yield Statement(_UNDOING, (ids_json(applicable),)))}
+        undoing = {job_id for job_id, state in undos.items() if state not in ("succeeded", "cancelled", "cleaned")}
+        applicable = [job_id for job_id in applicable if job_id not in undoing]
+        params["ids"] = ids_json(applicable)
+        if undone := [job_id for job_id in applicable if undos.get(job_id) in ("succeeded", "cleaned")]:
+            yield Statement(_FORGET_UNDONE, (ids_json(undone),))
         yield Statement(_REDRIVE, {**params, "limit": max_attempts})
     else:
         yield Statement(STOP, {**params, "now": now})
         if action == "cancel":
             yield from cancel_children(applicable, now)
     done = set(applicable)
-    return [_verdict(action, job_id, states.get(job_id), job_id in done) for job_id in ids]
+    return [
+        Verdict(job_id, states[job_id], True, "undo_open")
+        if job_id in undoing
+        else _verdict(action, job_id, states.get(job_id), job_id in done)
+        for job_id in ids
+    ]
 
 
 def reschedule(ids: Sequence[str], due: int, limit: int | None, reason: str | None, now: int) -> Steps[None]:

@@ -42,12 +42,30 @@ _AFTER_FAILURE = (
     "UPDATE holdfast_job_state SET state = :state, retries = retries + :retried, due_at = :due, finished_at ="
     " :finished, note = :group WHERE id = :id"
 )
-# The crash is already counted. The row decides whether another attempt is left, as in recovery.
+
+
+def survives_crash(counted: int) -> str:
+    """Whether a job is retried after a crash, which is in the ledger already; ``counted`` is 1 if its row does not
+    count it yet. The limit is one of crashes without progress: those since the last durable step was recorded. All
+    crashes together have a limit ten times as high. A retry that is a new job has no steps yet, so those of its
+    predecessor are no progress."""
+    row = "holdfast_job_state"
+    return (
+        f"(crashes + {counted} <= max_crashes OR (crashes + {counted} <= 10 * max_crashes"
+        f" AND (SELECT j.retry_as IS NULL FROM holdfast_job j WHERE j.id = {row}.id)"
+        f" AND (SELECT max(t.ended_at) FROM holdfast_step t WHERE t.job_id = {row}.id) IS NOT NULL"
+        f" AND (SELECT count(*) FROM holdfast_event e WHERE e.job_id = {row}.id"
+        " AND e.type IN ('lease_expired', 'crash') AND e.from_state = 'in_progress' AND e.at >"
+        f" (SELECT max(t.ended_at) FROM holdfast_step t WHERE t.job_id = {row}.id)) <= max_crashes))"
+    )
+
+
+# The row decides whether another attempt is left, as in recovery.
+_SURVIVES = f"SELECT {survives_crash(0)} FROM holdfast_job_state WHERE id = ?"
 _AFTER_CRASH = (
-    "UPDATE holdfast_job_state SET state = CASE WHEN crashes <= max_crashes THEN 'retry_waiting' ELSE 'dead_letter'"
-    " END, due_at = CASE WHEN crashes <= max_crashes THEN :due END,"
-    " finished_at = CASE WHEN crashes <= max_crashes THEN NULL ELSE :now END,"
-    " note = CASE WHEN crashes <= max_crashes THEN NULL ELSE :group END WHERE id = :id"
+    "UPDATE holdfast_job_state SET state = CASE WHEN :again THEN 'retry_waiting' ELSE 'dead_letter'"
+    " END, due_at = CASE WHEN :again THEN :due END, finished_at = CASE WHEN :again THEN NULL ELSE :now END,"
+    " note = CASE WHEN :again THEN NULL ELSE :group END WHERE id = :id"
 )
 _RESULT = (
     "INSERT INTO holdfast_result (job_id, tenant, value, ref) SELECT id, tenant, ?, ? FROM holdfast_job_state WHERE"
@@ -100,8 +118,9 @@ def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Ste
                     elif item.ending == "fail":
                         yield from wake_waiters(item.id)
                     elif item.ending == "crash":
+                        [(again,)] = yield Statement(_SURVIVES, (item.id,))
                         params = {"id": item.id, "now": now, "due": _due(item, now), "group": _group(item)}
-                        yield Statement(_AFTER_CRASH, params)
+                        yield Statement(_AFTER_CRASH, params | {"again": again})
     results = [
         (item.result, item.ref, item.id)
         for key in applied

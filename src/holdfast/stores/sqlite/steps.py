@@ -108,6 +108,11 @@ _CHECKPOINT = (
     " SET value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at,"
     " saves = CASE WHEN attempt = excluded.attempt THEN saves + 1 ELSE 1 END RETURNING 1"
 )
+_RELEASE_KEY = (
+    "DELETE FROM holdfast_idempotency WHERE job_id = :id AND (tenant, kind, key) = (SELECT j.tenant, j.kind,"
+    " j.idempotency_key FROM holdfast_job j JOIN holdfast_job_state s ON s.n = j.n WHERE j.id = :id"
+    " AND s.state = 'succeeded' AND s.settled_by = :lease) RETURNING key, payload_hash"
+)
 _UPLOAD = (
     "INSERT INTO holdfast_orphaned_file (tenant, ref, job_id, at, again_at)"
     f" SELECT tenant, :ref, id, :now, :now + 86400000000 FROM holdfast_job_state WHERE {_HELD_ATTEMPT}"
@@ -195,6 +200,13 @@ class SqliteSteps(SqlitePart, StepReads):
             yield Statement(_UPLOADED, [(claim_id, value)], many=True)
         yield from end_write()
         return bool(rows)
+
+    @flow()
+    def release_key(self, claim_id: str, lease: str, tenant: str) -> Steps[tuple[str | None, str | None]]:
+        yield from act_under(lease, tenant)
+        rows = yield Statement(_RELEASE_KEY, {"id": claim_id, "lease": lease})
+        yield from end_write()
+        return (rows[0][0], rows[0][1]) if rows else (None, None)
 
     @flow()
     def note_upload(self, claim_id: str, lease: str, attempt: int, ref: str, tenant: str) -> Steps[bool]:

@@ -60,6 +60,7 @@ declare
     v_note  jsonb := jsonb_strip_nulls(jsonb_build_object('reason', nullif(p_reason, ''),
                                                         'max_attempts', p_max_attempts, 'operation', p_operation));
     v_done  uuid[];
+    v_undoing uuid[] := '{}';
     v_leases uuid[];
 begin
     perform check_limit(p_max_attempts);
@@ -70,6 +71,14 @@ begin
                     then s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval')
                     else s.state = 'dead_letter' end
          order by s.id for update) h;
+    if p_action = 'redrive' then
+        -- Nothing runs while its steps are being undone; once they are, it begins again with the first.
+        v_undoing := array(select d.id from unnest(v_done) d(id) join job_state u on u.id = undo_on_redrive(d.id)
+                            where u.state not in ('succeeded', 'cancelled', 'cleaned'));
+        v_done := array(select d from unnest(v_done) d where d <> all (v_undoing) order by d);
+        delete from step t where t.n > 0 and t.job_id = any (array(
+            select d.id from unnest(v_done) d(id) join job_state u on u.id = undo_on_redrive(d.id) where u.state <> 'cancelled'));
+    end if;
     -- The workers that run them are notified that they no longer hold these jobs.
     with cancelled_under as (
         insert into cancellation as r (lease, times)
@@ -99,7 +108,8 @@ begin
     select o.id, s.state, not coalesce(o.id = any (v_done), false),
            case when s.id is null then 'not_found'
                 when not coalesce(o.id = any (v_done), false) then
-                    case p_action when 'cancel' then 'already_finished' else 'not_dead' end end
+                    case when p_action = 'cancel' then 'already_finished' when o.id = any (v_undoing) then 'undo_open'
+                         else 'not_dead' end end
       from unnest(p_jobs) with ordinality as o(id, ord)
       left join job_state s on s.id = o.id and (v_scope = '*' or s.tenant = v_scope)
      order by o.ord;

@@ -64,9 +64,7 @@ begin
               from offered o
              where s.id = o.id and s.lease is not distinct from settle_under.lease and s.attempt = o.attempt
                and s.state is not distinct from 'in_progress'
-            -- Whether a crash, already counted, exceeds the limit is decided from the row, as for recovery.
-            returning s.id, s.tenant, case when o.outcome = 'crash' and s.crashes > s.max_crashes then 'dead_letter' else o.outcome end
-                      as outcome, o.detail
+            returning s.id, s.tenant, o.outcome, o.detail
         )
         select array_agg(id),
                array_agg(tenant) filter (where settle_under.details is not null),
@@ -82,6 +80,13 @@ begin
          where o.outcome = 'succeeded' and (o.detail -> 'result' is not null or o.detail -> 'result_ref' is not null)
         on conflict (job_id) do nothing;   -- a job succeeds once; `audit verify` finds rows written before
 
+        if 'crash' = any (v_outcomes) then
+            -- Whether a crash, already counted, exceeds the limit is decided from the rows, as for recovery.
+            v_outcomes := array(select case when o.outcome = 'crash' and not survives_crash(s.id, s.crashes, s.max_crashes)
+                                            then 'dead_letter' else o.outcome end
+                                  from unnest(v_jobs, v_outcomes) with ordinality as o(id, outcome, ord)
+                                  join job_state s on s.id = o.id order by o.ord);
+        end if;
         if v_outcomes && array['retry', 'crash'] then
             v_as_new := retry_as_new(array_agg(o.id), array_agg(o.outcome), array_agg(coalesce((o.detail ->> 'delay')::float8, 0)), v_now)
                  from unnest(v_jobs, v_outcomes, v_details) as o(id, outcome, detail)

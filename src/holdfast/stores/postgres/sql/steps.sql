@@ -34,6 +34,19 @@ begin
     return true;
 end $$;
 
+-- Take the idempotency key from a job that has just succeeded under this lease: its next run, which the same transaction
+-- enqueues, has it from then on. Returns the key and the hash of the payload under it; no row without a key.
+create or replace function release_key(job uuid, lease uuid, for_tenant text default null)
+returns table (key text, payload_hash text) language plpgsql security definer set search_path from current as $$
+begin
+    perform act_under(release_key.lease, release_key.for_tenant);
+    return query
+    delete from idempotency i using job j join job_state s on s.id = j.id
+     where j.id = release_key.job and s.state = 'succeeded' and s.settled_by = release_key.lease
+       and (i.tenant, i.kind, i.key, i.job_id) = (j.tenant, j.kind, j.idempotency_key, j.id)
+    returning i.key, i.payload_hash;
+end $$;
+
 -- Record that a file is about to be stored for a step or a checkpoint. It is on the list of files to delete until the step is
 -- saved: if the worker dies in between, the file is deleted within a day.
 create or replace function note_upload(job uuid, lease uuid, attempt integer, ref text, for_tenant text default null)
