@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -49,6 +50,28 @@ def worker(new_app: NewApp) -> App:
         raise ValueError("no paper")
 
     return app
+
+
+@both_forms
+@pytest.mark.req("HF-12")
+def test_calls_with_one_key_become_one_job(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+
+    def enqueue(**options: Any) -> Any:
+        return client.do(lambda c: c.enqueue("pay", {"amount": 7}, **options))
+
+    first, second = (enqueue(debounce="5m", longest_wait="1h", key="k") for _ in range(2))
+    assert worker.jobs.history(first.id)[-1].meta["superseded_by"] == second.id
+    third = enqueue(dedupe="replace", key="k")
+    assert worker.jobs.get(second.id).state == "cancelled"
+    assert enqueue(throttle="1h", key="t").created
+    again = enqueue(throttle="1h", key="t")
+    assert (again.created, again.reason) == (False, "throttled")
+    for options in ({"debounce": "5s"}, {"throttle": "5s"}, {"dedupe": "replace"}):
+        with pytest.raises(errors.InvalidSetting) as refused:  # a generated key would join no calls
+            enqueue(**options)
+        assert refused.value.code == "key_required"
+    assert worker.jobs.get(third.id).state == "queued"
 
 
 @async_form

@@ -1,0 +1,1 @@
+alter table content drop column since;

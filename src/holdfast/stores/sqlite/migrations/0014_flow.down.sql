@@ -1,0 +1,1 @@
+ALTER TABLE holdfast_content DROP COLUMN since;
