@@ -114,6 +114,10 @@ def test_schedules_templates_and_workflows(base: str, drive: Drive, worker: App)
     assert client.do(lambda c: c.schedules.preview("nightly/1", 3)) == worker.schedules.preview("nightly/1", 3)
     assert client.do(lambda c: c.schedules.pause("nightly/1")).state == "paused"
     assert client.do(lambda c: c.schedules.resume("nightly/1")).state == "active"
+    start, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 4, tzinfo=UTC)
+    backfill = client.do(lambda c: c.schedules.backfill("nightly/1", start=start, end=end, concurrency=2))
+    assert worker.jobs.get(backfill).payload["concurrency"] == 2
+    worker.jobs.cancel(backfill)
     ran = client.do(lambda c: c.schedules.run("nightly/1"))
     (fire,) = client.do(lambda c: c.schedules.history("nightly/1"))
     assert fire.job_id == ran

@@ -160,7 +160,8 @@ class App(Namespaces):
             outgoing_headers or (lambda _: observers.outgoing_headers()),
         )
         self._reports = Sources()
-        self._make = make = JobMaker(session, built_in(session, self._outbound, self._reports))
+        kinds = built_in(session, self._outbound, self._reports, lambda *job: self._make.spec(*job))
+        self._make = make = JobMaker(session, kinds)
         self._kinds, self._all_kinds = make.declared, make.all
         self._scheduler = Scheduler(session, session.name, make.all.keys(), make.spec)
         super().__init__(session, make)

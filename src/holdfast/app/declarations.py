@@ -26,7 +26,8 @@ from holdfast.features.limits.model import uses
 from holdfast.features.payloads.model import PayloadPolicy, PolicyOptions
 from holdfast.features.registry.model import check_domain
 from holdfast.features.retention.model import RetentionRule, check_cost
-from holdfast.features.schedules.model import ScheduleDraft, ScheduleOptions, When
+from holdfast.features.schedules.backfill import Make, backfill_handler
+from holdfast.features.schedules.model import BACKFILL, ScheduleDraft, ScheduleOptions, When
 from holdfast.features.schedules.runs import Scheduler
 from holdfast.features.webhooks.delivery import deliverer
 from holdfast.features.webhooks.model import DELIVER, DELIVERY_RETRY
@@ -261,10 +262,11 @@ def declare(
 _signatures: dict[str, Signature] = {}
 
 
-def built_in(session: Session, reach: Outbound, reports: Sources) -> dict[str, Declared]:
-    """The kinds that every app has: HTTP requests, reports, webhooks, expansion of workflows. A kind of the same name
-    that the program declares replaces one."""
+def built_in(session: Session, reach: Outbound, reports: Sources, make: Make) -> dict[str, Declared]:
+    """The kinds that every app has: HTTP requests, reports, webhooks, expansion of workflows, backfills. A kind of the
+    same name that the program declares replaces one."""
     deliver, request, generate = deliverer(reach), http_request_handler(reach), report_handler(reports)
+    backfill = backfill_handler(make)
     if not _signatures:
         _signatures.update(
             {
@@ -272,9 +274,11 @@ def built_in(session: Session, reach: Outbound, reports: Sources) -> dict[str, D
                 REQUEST: CheckedSignature(request, REQUEST, check_request, skip=1),
                 GENERATE: CheckedSignature(generate, GENERATE, check_report, skip=1),
                 MAP: Signature(expand, MAP, skip=1),
+                BACKFILL: Signature(backfill, BACKFILL, skip=1),
             }
         )
     handlers: dict[str, Callable[..., Any]] = {DELIVER: deliver, REQUEST: request, GENERATE: generate, MAP: expand}
+    handlers[BACKFILL] = backfill
     options = {DELIVER: Options(retry=DELIVERY_RETRY)}
     return {
         name: Declared(Kind(name, session, _signatures[name], function, options.get(name, Options())))
