@@ -414,3 +414,8 @@ def enter(context: LazyContext, claim: Claim, client: Session) -> None:
     _current.set(context)
     client.belong_to(claim.tenant)
     observers.bind(claim.id, claim.tags)
+
+
+def leave() -> None:
+    """Unbind the context in this task or call: it works for several jobs."""
+    _current.set(None)

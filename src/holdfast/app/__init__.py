@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar, U
 
 from holdfast import config
 from holdfast.app.declarations import (
+    BatchDecorator,
+    BatchJobOptions,
     JobDecorator,
     JobOptions,
     ScheduleDecorator,
@@ -211,8 +213,10 @@ class App(Namespaces):
     @overload
     def job(self, function: Callable[P, R], /) -> Kind[P, R]: ...
     @overload
+    def job(self, name: str | None = None, **options: Unpack[BatchJobOptions]) -> BatchDecorator: ...
+    @overload
     def job(self, name: str | None = None, **options: Unpack[JobOptions]) -> JobDecorator: ...
-    def job(self, name: Any = None, **options: Unpack[JobOptions]) -> Any:
+    def job(self, name: Any = None, **options: Any) -> Any:
         """Declare a function as the handler of a kind of job, and return the ``Kind``::
 
             @app.job(queue="mail", retry=Retry(max_attempts=5), timeout="30s")
@@ -227,8 +231,8 @@ class App(Namespaces):
         if isinstance(name, Kind):
             raise InvalidSetting(f"{name.name} is already a job", code="duplicate_kind")
         if callable(name):
-            return declare_job(self, None, options)(name)
-        return declare_job(self, name, options)
+            return declare_job(self, None, JobOptions(**options))(name)  # type: ignore[typeddict-item]
+        return declare_job(self, name, JobOptions(**options))  # type: ignore[typeddict-item]
 
     @overload
     def command(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Required, TypedDict, TypeVar, overload
 
+from holdfast.app.batches import BatchItem, BatchOptions, one_job
 from holdfast.app.handlers import HOLD_FOR, Declared, RunMode, wants_context
 from holdfast.app.process_handlers import Process, as_process, target_of
 from holdfast.context import Context, SyncContext, current
@@ -158,6 +159,16 @@ class JobOptions(TypedDict, total=False):
     """Hooks that run around its jobs, inside those of the app (``app.hooks``)."""
 
 
+class BatchJobOptions(JobOptions, total=False):
+    """Options of ``@app.job`` for a handler that runs many jobs at once."""
+
+    batch: Required[int]
+    """The most jobs of one call. The handler takes a list of arguments, and returns a result or an exception for each
+    job: ``def index(documents: list[Document]) -> list[Result | Exception]``. A job is enqueued with one argument."""
+    within: Duration
+    """How long a job waits for others. By default one second."""
+
+
 def _rules(policy: object) -> PolicyOptions:
     if policy is None:
         return {}
@@ -174,8 +185,16 @@ def _is_pinned(value: object) -> bool:
     return value == "pin"
 
 
-def declare_job(app: App, name: str | None, options: JobOptions) -> JobDecorator:
-    check_options(options, JobOptions.__annotations__)
+def _batch_of(options: Mapping[str, Any]) -> BatchOptions | None:
+    if "batch" in options:
+        return BatchOptions.of(options["batch"], options.get("within"))
+    if "within" in options:
+        raise InvalidSetting("within is an option of a handler with batch=…", code="conflicting_options")
+    return None
+
+
+def declare_job(app: App, name: str | None, options: JobOptions | BatchJobOptions) -> JobDecorator:
+    check_options(options, BatchJobOptions.__annotations__)
     at_most_once, retry, retry_as = (
         options.get("at_most_once", False),
         options.get("retry"),
@@ -208,6 +227,7 @@ def declare_job(app: App, name: str | None, options: JobOptions) -> JobDecorator
         timeout=limit,
         at_most_once=at_most_once,
         run_mode=as_process(options.get("process", False)),
+        batch=_batch_of({**options}),
         approval=required_approval(options.get("requires_approval", False)),
         keep=None if keep is None else RetentionRule.of(purge_after=keep, declared=True),
         cost=None if cost is None else check_cost(cost),
@@ -236,13 +256,17 @@ def declare(
     hooks: Sequence[Hooks] = (),
     pinned: bool = False,
     hold_for: float = HOLD_FOR,
+    batch: BatchOptions | None = None,
 ) -> Kind[..., Any]:
     kind = check_name(name or function.__name__, "kind")
     if kind in app._make.declared:
         raise InvalidSetting(f"a job named {kind!r} already exists", code="duplicate_kind")
     # The function of a command returns its command line, not the job's result.
     returns_result = not isinstance(run_mode, Program)
-    signature = app._signature_type(function, kind, skip=int(wants_context(function)), answers=returns_result)
+    shape = function if batch is None else one_job(function)
+    if batch is not None and run_mode is not None:
+        raise InvalidSetting("a handler for many jobs cannot run in a process", code="conflicting_options")
+    signature = app._signature_type(shape, kind, skip=int(wants_context(shape)), answers=returns_result)
     asks = approval_rule(approval)
     rule = app.payload_rules._declare(kind, rules or {}, approval=asks, at_most_once=at_most_once)
     declared: Kind[..., Any] = Kind(
@@ -252,7 +276,7 @@ def declare(
         target_of(kind, function)  # raises now, not when the first job runs
     if hooks:
         app.hooks.declare(kind, hooks)
-    app._make.declared[kind] = Declared(declared, timeout, run_mode, cost, domain, pinned, hold_for)
+    app._make.declared[kind] = Declared(declared, timeout, run_mode, cost, domain, pinned, hold_for, batch)
     app.retention._declare(kind, keep)
     declare_pending_schedules(function, kind)
     return declared
@@ -383,5 +407,27 @@ class JobDecorator:
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Kind[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R]) -> Kind[P, R]: ...
+    def __call__(self, function: Callable[..., Any]) -> Kind[..., Any]:
+        return self._declare(function)
+
+
+Results = Awaitable[list[R | Exception]] | list[R | Exception]
+
+
+class BatchDecorator:
+    """The result of ``@app.job(batch=…)``: ``enqueue`` takes one element of the handler's list, and the handle has one
+    element of its results."""
+
+    def __init__(self, declare: Callable[[Callable[..., Any]], Kind[..., Any]]) -> None:
+        self._declare = declare
+
+    @overload
+    def __call__(self, function: Callable[[list[BatchItem[T]]], Awaitable[None] | None]) -> Kind[[T], None]: ...
+    @overload
+    def __call__(self, function: Callable[[list[BatchItem[T]]], Results[R]]) -> Kind[[T], R]: ...
+    @overload
+    def __call__(self, function: Callable[[list[T]], Awaitable[None] | None]) -> Kind[[T], None]: ...
+    @overload
+    def __call__(self, function: Callable[[list[T]], Results[R]]) -> Kind[[T], R]: ...
     def __call__(self, function: Callable[..., Any]) -> Kind[..., Any]:
         return self._declare(function)
