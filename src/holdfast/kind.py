@@ -258,7 +258,7 @@ def make_spec(
         parent.completion.check_no_block(client.store.embedded)
     dedupe, collapse = options.get("dedupe"), collapse_of(options)
     delay, run_at, deadline = options.get("delay"), options.get("run_at"), options.get("deadline")
-    limit_key, resources = options.get("limit_key"), options.get("resources", ())
+    limit_key, resources, units = options.get("limit_key"), options.get("resources", ()), options.get("units")
     key = _text(options.get("key"), "key")
     spec = JobSpec(
         id=new_id(),
@@ -289,7 +289,7 @@ def make_spec(
         parent_id=None if parent_id is None else parse_id(parent_id),
         workflow_id=None if options.get("workflow_id") is None else parse_id(options.get("workflow_id")),
         external_ref=_text(options.get("external_ref"), "external_ref"),
-        uses=() if limit_key is None and resources == () else uses(limit_key, resources),
+        uses=() if limit_key is None and resources == () and units is None else uses(limit_key, resources, units),
         references=_references(options),
         enqueued_by=_text(options.get("enqueued_by"), "enqueued_by")
         or (f"job {parent.claim.id}" if parent else client.actor),

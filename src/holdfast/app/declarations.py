@@ -136,6 +136,8 @@ class JobOptions(TypedDict, total=False):
     """A key to limit by (``app.limits``)."""
     resources: Sequence[str]
     """Named resources that a job uses while it runs (``app.limits``, ``app.reservations``)."""
+    units: int
+    """What a job takes, each time it starts, from the rates of its limit key and resources. By default 1."""
     at_most_once: bool
     """For work that must never happen twice: a job that fails, or whose worker is lost, becomes a dead letter at once.
     Only a redrive starts it again. It excludes ``retry``."""
@@ -213,6 +215,9 @@ def declare_job(app: App, name: str | None, options: JobOptions | BatchJobOption
     if limit_key is not None or resources:
         uses(limit_key, resources)  # raises now, not when the first job is enqueued
         defaults |= Options(limit_key=limit_key, resources=resources)
+    if (units := options.get("units")) is not None:
+        uses(limit_key or "given later", resources, units)
+        defaults["units"] = units
     if retry_as is not None:
         defaults["retry_as"] = retry_as
     if (executor := options.get("executor")) is not None:

@@ -91,6 +91,15 @@ class EnqueueOptions(TypedDict, total=False):
     resources: Annotated[
         Sequence[str], Help("Named resources that the job uses while it runs.", "NAME", most=50, option="--resource")
     ]
+    units: Annotated[
+        int,
+        Help(
+            "What the job takes, each time it starts, from the rates of its limit key and resources; by default 1.",
+            "N",
+            low=0,
+            high=1_000_000,
+        ),
+    ]
     retry: Annotated[Retry | str, Help("The retry policy, or the name of a preset.")]
     retry_as: Annotated[RetryAs, Help("With new_job, each retry is a separate job.", "HOW")]
     source_ref: Annotated[str, Help("URI of the input.", longest=4_000)]

@@ -157,12 +157,33 @@ def limit_target(**names: object) -> tuple[str, str]:
     return scope, EACH if name == EACH else check_name(name, scope, limit=NAME_LIMIT)
 
 
-def uses(limit_key: object, resources: object) -> tuple[str, ...]:
+WEIGHED: Final = ("key", "resource")
+"""The scopes whose rates count units. Those of other scopes count starts."""
+_UNITS: Final = re.compile(r"units:(\d{1,7})")
+
+
+def units_in(uses: str) -> int | None:
+    """The units in a job's stored uses; None without."""
+    for use in json.loads(uses):
+        if match := _UNITS.fullmatch(use):
+            return int(match[1])
+    return None
+
+
+def check_units(units: object, least: int = 0) -> int:
+    return _whole(units, "units", least)
+
+
+def uses(limit_key: object, resources: object, units: object = None) -> tuple[str, ...]:
     """The limit key and resources of a job, as stored with it. It counts against them besides its queue and kind."""
     if isinstance(resources, str) or not isinstance(resources, Iterable):
         raise InvalidSetting("resources must be a list of names", code="invalid_name")
     names = [] if limit_key is None else [f"key:{check_name(limit_key, 'limit_key', limit=NAME_LIMIT)}"]
     names += [f"resource:{check_name(name, 'resource', limit=NAME_LIMIT)}" for name in resources]
+    if units is not None:
+        if not names:
+            raise InvalidSetting("units need a limit_key or resources", code="conflicting_options")
+        names.append(f"units:{check_units(units)}")
     if len(names) > MAX_USES:
         raise InvalidSetting(f"a job can use at most {MAX_USES} resources", code="invalid_limit")
     return tuple(dict.fromkeys(names))

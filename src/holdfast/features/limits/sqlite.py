@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
-from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT, Claim
 from holdfast.features.limits.model import COUNTS, SCOPES, Bucket, Limit, Pause, PauseDraft, QueueSetting, Rule
 from holdfast.features.limits.store import PauseReads, QueueReads, expire_reservations
 from holdfast.stores.codecs import Record, in_micros, micros
@@ -18,6 +18,7 @@ from holdfast.stores.sqlite.admission import (
     maintenance_flow,
     next_token_at,
     release_parked,
+    use_units,
     wake_later,
 )
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json, upsert
@@ -178,6 +179,13 @@ class SqliteLimits(SqlitePart):
         count = yield from _hand_out_tokens(now, want)
         yield from end_write()
         return count
+
+    @flow()
+    def use_units(self, claim: Claim, units: int, tenant: str) -> Steps[bool]:
+        now = yield from begin_write(None)
+        held = yield from use_units(claim.id, claim.lease, claim.attempt, units, now)
+        yield from end_write()
+        return held
 
     @flow(notifies=True)
     def set(self, rule: Rule, actor: str, tenant: str) -> Steps[Limit]:

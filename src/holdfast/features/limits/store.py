@@ -15,7 +15,7 @@ from typing import Final
 from uuid import uuid4
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.job import EVERY_TENANT, JobSpec
+from holdfast.engine.job import EVERY_TENANT, Claim, JobSpec
 from holdfast.engine.outcome import Failed, Succeeded
 from holdfast.engine.retry import AT_MOST_ONCE
 from holdfast.errors import InvalidInput
@@ -98,6 +98,13 @@ class PostgresLimits(Calls):
     def wake(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         """Requeue jobs that waited for tokens of a rate limit which are now available."""
         return (yield from self._number("wake_limited", "%s, %s", want, tenant))
+
+    @flow(single=True)
+    def use_units(self, claim: Claim, units: int, tenant: str) -> Steps[bool]:
+        """Take more units from the rates of a running job's key and resources, or give some back; False if it is no
+        longer held."""
+        params = (claim.id, claim.lease, claim.attempt, units, tenant)
+        return (yield from self._flag("use_units", "%s, %s, %s, %s, %s", *params))
 
     @flow(single=True)
     def set(self, rule: Rule, actor: str, tenant: str) -> Steps[Limit]:

@@ -15,7 +15,7 @@ declare
                               'add_artifact', 'append_log', 'due_work', 'promote_due', 'expire_overdue', 'recover_leases', 'quarantine', 'backoff_delay',
                               'enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'save_cursor', 'seal_ledger', 'enqueued_payloads', 'save_steps', 'send_event', 'attend_approvals',
                               'keep_approval_token', 'enqueue_made', 'fire_schedules', 'backfill_schedule', 'declare_schedules', 'add_schedule', 'change_schedule',
-                              'start_workflow', 'add_to_workflow', 'fire_callbacks', 'attend_limits', 'wake_limited', 'age_queues', 'reserve', 'release_reservation', 'record_reservation',
+                              'start_workflow', 'add_to_workflow', 'fire_callbacks', 'attend_limits', 'wake_limited', 'use_units', 'age_queues', 'reserve', 'release_reservation', 'record_reservation',
                               'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
                               'sweep_retention', 'declare_retention', 'unarchived', 'archive_rows', 'record_archive', 'count_usage', 'orphans', 'forget_orphans',
                               'next_operation', 'hold_operation', 'do_operation', 'declare_payload_rules', 'note_webhook_delivery', 'disable_webhook'];
