@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import App, Context, State, SyncContext
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidSetting, Refused
 from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("HF-12")
@@ -40,3 +40,22 @@ def test_units_are_checked(app: App) -> None:
     for options in ({"units": 5}, {"units": -1, "limit_key": "llm"}, {"units": 1.5, "limit_key": "llm"}):
         with pytest.raises(InvalidSetting):
             ask.using(**options).enqueue()
+
+
+def test_budget_holds_or_refuses(app: App) -> None:
+    app.limits.set(key="acme", rate="1000/d", burst=1000, refuse=True)
+
+    @app.job()
+    def ask() -> None: ...
+
+    budgeted = ask.using(limit_key="acme", units=1000)
+    first, second = budgeted.enqueue(), budgeted.enqueue()
+    work_off(app)
+    assert (first.state(), second.state()) == (State.SUCCEEDED, State.QUEUED)
+    with pytest.raises(Refused) as refused:
+        budgeted.enqueue()
+    assert refused.value.code == "budget_used_up"
+    assert "key acme" in refused.value.message
+    ask.enqueue()
+    with pytest.raises(InvalidSetting):
+        app.limits.set(key="acme", concurrency=1, refuse=True)

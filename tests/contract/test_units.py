@@ -8,10 +8,12 @@ from functools import partial
 import pytest
 
 from holdfast.engine.job import Claim
+from holdfast.errors import Refused
 from holdfast.features.assembly import Store
 from holdfast.features.limits.model import Rule
 from tests.support.concurrency import together
-from tests.support.stores import TENANT, claim, forward, new_id, open_lease, put, settle, spec
+from tests.support.direct_sql import ByHand
+from tests.support.stores import BROKEN, TENANT, claim, forward, new_id, open_lease, put, settle, spec
 
 pytestmark = pytest.mark.req("HF-12")
 
@@ -82,3 +84,32 @@ def test_many_workers_take_no_more_than_there_is(store: Store) -> None:
     add(store, 40, "key:llm", "units:30")
     claims = [each for some in together(*(partial(take, store, 5) for _ in range(6))) for each in some]
     assert len(claims) == 4  # 100 - 4 * 30
+
+
+def test_limit_can_refuse_new_jobs(store: Store) -> None:
+    store.run(store.limits.set(Rule.of("key", "*", None, "100/h", burst=100, refuse=True), "ada", TENANT))
+    add(store, 2, "key:acme", "units:100")
+    add(store, 1, "key:other")
+    first, _ = take(store)  # the second of acme is held: it was accepted
+    with pytest.raises(Refused) as refused:
+        add(store, 1, "key:acme")
+    assert refused.value.code == "budget_used_up"
+    add(store, 1, "key:other")
+    put(store, spec())
+    settle(store, first, BROKEN)  # a retry was accepted with its first attempt
+    forward(store, 60)
+    add(store, 1, "key:acme")
+    (limit,) = store.run(store.limits.list(TENANT))
+    assert (limit.refuse, limit.waiting) == (True, 1)
+    store.run(store.limits.set(Rule.of("key", "*", None, "100/h", burst=100), "ada", TENANT))
+    assert not store.run(store.limits.list(TENANT))[0].refuse
+
+
+def test_database_refuses_hand_written_jobs_too(store: Store, by_hand: ByHand) -> None:
+    store.run(store.limits.set(Rule.of("kind", "mail.send", None, "1/h", burst=1, refuse=True), "ada", TENANT))
+    put(store, spec())
+    assert len(take(store)) == 1
+    names = "tenant, kind, queue, payload, enqueued_by, source_system, created_at"
+    refusal = by_hand.refusal(f"insert into job (id, {names}) select :id, {names} from job", {"id": new_id()})
+    assert refusal is not None
+    assert "nothing left" in refusal

@@ -76,6 +76,8 @@ class Limit:
     set_by: str
     created_at: datetime
     updated_at: datetime
+    refuse: bool = False
+    """Whether new jobs are refused while the rate has nothing left."""
     running: int = 0
     waiting: int = 0
 
@@ -111,6 +113,10 @@ class LimitOptions(LimitTarget, total=False):
         str | tuple[int, Duration] | None, Help("Maximum starts per period: 10/s, 100/5m.", "N/SPAN", longest=50)
     ]
     burst: Annotated[int | None, Help("Maximum starts at the same moment (1: evenly spread).", low=1, high=2**31 - 1)]
+    refuse: Annotated[
+        bool | None,
+        Help("Refuse new jobs while the rate has nothing left, instead of holding them.", option="--refuse"),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,7 @@ class Rule:
     rate: int | None = None
     per: float | None = None
     burst: int | None = None
+    refuse: bool = False
 
     @classmethod
     def of(
@@ -132,18 +139,22 @@ class Rule:
         concurrency: int | None = None,
         rate: str | tuple[int, Duration] | None = None,
         burst: int | None = None,
+        refuse: bool | None = None,
     ) -> Rule:
         """Check a limit: ``rate="100/m"`` or ``(100, "1m")``; without a burst, starts are spread evenly."""
         if concurrency is None and rate is None:
             raise InvalidSetting("a limit needs a concurrency or a rate", code="invalid_limit")
         if burst is not None and rate is None:
             raise InvalidSetting("a burst needs a rate", code="invalid_limit")
+        if refuse and rate is None:
+            raise InvalidSetting("a limit that refuses jobs needs a rate", code="invalid_limit")
         if concurrency is not None:
             _whole(concurrency, "concurrency", 0)
         if rate is None:
             return cls(scope, name, concurrency)
         count, per = _rate(rate)
-        return cls(scope, name, concurrency, count, per, 1 if burst is None else _whole(burst, "burst", 1))
+        most = 1 if burst is None else _whole(burst, "burst", 1)
+        return cls(scope, name, concurrency, count, per, most, bool(refuse))
 
 
 def limit_target(**names: object) -> tuple[str, str]:

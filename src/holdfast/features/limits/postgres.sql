@@ -4,8 +4,8 @@
 -- end.
 create or replace function set_limit(scope text, name text default '*', concurrency integer default null, rate integer default null,
                                      per double precision default null, burst integer default null,
-                                     actor text default null, for_tenant text default null) returns setof job_limit
-language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+                                     actor text default null, for_tenant text default null, refuse boolean default false)
+returns setof job_limit language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
 declare
     v_scope text := enter(set_limit.for_tenant, set_limit.actor);
     v_limit job_limit;
@@ -17,6 +17,7 @@ begin
     v_limit.rate := set_limit.rate;
     v_limit.per := set_limit.per;
     v_limit.burst := set_limit.burst;
+    v_limit.refuse := set_limit.refuse;
     return query select * from put_limit(v_limit);
 end $$;
 
@@ -30,16 +31,17 @@ begin
     perform stop_dispatch();
     p_limit.per := case when p_limit.rate is not null then coalesce(p_limit.per, 1) end;
     p_limit.burst := case when p_limit.rate is not null then coalesce(p_limit.burst, 1) end;
+    p_limit.refuse := coalesce(p_limit.refuse, false);
     p_limit.set_by := actor();
     p_limit.created_at := v_now;
     p_limit.updated_at := v_now;
     insert into job_limit as l select p_limit.*
     on conflict (tenant, scope, name) do update
        set concurrency = excluded.concurrency, rate = excluded.rate, per = excluded.per, burst = excluded.burst,
-           set_by = excluded.set_by, updated_at = excluded.updated_at
-     where (l.concurrency, l.rate, l.per, l.burst)
-           is distinct from (excluded.concurrency, excluded.rate, excluded.per, excluded.burst);
-    update dispatch d set limited = true where not d.limited;
+           refuse = excluded.refuse, set_by = excluded.set_by, updated_at = excluded.updated_at
+     where (l.concurrency, l.rate, l.per, l.burst, l.refuse)
+           is distinct from (excluded.concurrency, excluded.rate, excluded.per, excluded.burst, excluded.refuse);
+    update dispatch d set limited = true, ruled = d.ruled or p_limit.refuse where not d.limited or not d.ruled and p_limit.refuse;
     -- Locked: a job that is just ending has not released its slot yet and must not be given one.
     select array_agg(h.ctid) into v_rows from (
         select s.ctid from job_state s where s.state in ('leased', 'in_progress') order by s.id for update) h;
@@ -113,19 +115,51 @@ begin
     return v_count;
 end $$;
 
+-- Refuse new jobs of a limit that refuses them, while its rate has nothing left. Retries and notices of approvals are accepted.
+create or replace function budgets_on_insert(p_jobs uuid[], p_now timestamptz) returns void
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+declare v_full record;
+begin
+    if not exists (select from job_limit l where l.refuse) then
+        return;
+    end if;
+    select x.tenant, x.scope, x.name, j.kind into v_full
+      from limits_on(array(select s.ctid from job_state s where s.id = any (p_jobs))) x join job j on j.id = x.job_id
+      join rate_meter m on m.tenant = x.tenant and m.scope = x.scope and m.name = x.name
+     where x.rate is not null and not is_owed(j.id, j.retry_of)
+       and tokens_now(m.tokens, m.at, x.rate, x.per, x.burst, p_now) < 1
+       and (select l.refuse from job_limit l where l.tenant = x.tenant and l.scope = x.scope and l.name in (x.name, '*')
+             order by l.name = '*' limit 1)
+     limit 1;
+    if found then
+        raise exception 'jobs of kind % are refused: the limit of % % has nothing left', v_full.kind, v_full.scope, v_full.name
+            using errcode = 'ZH079', hint = 'Enqueue it later, or raise the limit: holdfast limits set.';
+    end if;
+end $$;
+
 -- List the limits with the number of jobs running under each and the number it holds back.
 create or replace function list_limits(for_tenant text default null)
 returns table (tenant text, scope text, name text, concurrency integer, rate integer, per double precision, burst integer,
                set_by text, created_at timestamptz, updated_at timestamptz, running bigint, waiting bigint)
 language plpgsql security definer set search_path from current as $$
-declare v_scope text := enter(list_limits.for_tenant);
+begin
+    return query select l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst, l.set_by, l.created_at, l.updated_at,
+                        l.running, l.waiting from all_limits(list_limits.for_tenant) l;
+end $$;
+
+-- The same, with whether each refuses new jobs.
+create or replace function all_limits(for_tenant text default null)
+returns table (tenant text, scope text, name text, concurrency integer, rate integer, per double precision, burst integer,
+               set_by text, created_at timestamptz, updated_at timestamptz, refuse boolean, running bigint, waiting bigint)
+language plpgsql security definer set search_path from current as $$
+declare v_scope text := enter(all_limits.for_tenant);
 begin
     return query
     with parked as materialized (
         select s.held_by, count(*) as n from job_state s
          where s.held_by is not null and s.due_at is not null and s.state = 'queued' and (v_scope = '*' or s.tenant = v_scope)
          group by s.held_by)
-    select l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst, l.set_by, l.created_at, l.updated_at,
+    select l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst, l.set_by, l.created_at, l.updated_at, l.refuse,
            (select count(*) from occupied_slot p where p.tenant = l.tenant and p.scope = l.scope and l.name in (p.name, '*')),
            coalesce((select sum(k.n)::bigint from parked k where case l.name when '*'
                then starts_with(k.held_by, bucket_prefix(l.tenant, l.scope)) else k.held_by = bucket(l.tenant, l.scope, l.name) end), 0)

@@ -115,7 +115,7 @@ class PostgresLimits(Calls):
 
     @flow(single=True)
     def list(self, tenant: str) -> Steps[list[Limit]]:
-        call = replace(self._call_with("list_limits", {"for_tenant": tenant}, Record.columns(Limit)), alone=True)
+        call = replace(self._call_with("all_limits", {"for_tenant": tenant}, Record.columns(Limit)), alone=True)
         return (yield from self._rows_as(Limit, call))
 
 

@@ -218,7 +218,7 @@ begin
     begin
         select e.* into v_answer from enqueue_many(json_build_array(p_job), p_schedule.tenant, v_actor) e;
     exception when sqlstate 'ZH057' or sqlstate 'ZH067' or sqlstate 'ZH068' or sqlstate 'ZH069' or sqlstate 'ZH072'
-              or sqlstate 'ZH076' or sqlstate 'ZH077' or sqlstate 'ZH078' then
+              or sqlstate 'ZH076' or sqlstate 'ZH077' or sqlstate 'ZH078' or sqlstate 'ZH079' then
         -- The tenant is full, a name is not registered, or a policy requires more: recorded here, and other schedules continue.
         select null::uuid as id, false as created, refusal_reason(sqlstate) as reason, sqlerrm as detail into v_answer;
     end;

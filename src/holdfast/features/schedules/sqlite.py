@@ -29,7 +29,7 @@ from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.admission import halted
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json, write
 from holdfast.stores.sqlite.enqueue import add
-from holdfast.stores.sqlite.insert_checks import capacity_refusal
+from holdfast.stores.sqlite.insert_checks import budget_refusal, capacity_refusal
 from holdfast.stores.sqlite.registry_checks import unregistered
 
 _ADD = (
@@ -315,6 +315,8 @@ def _make(
     refused = yield from capacity_refusal(1, firing.job.kind, schedule.tenant, now)
     if refused is None:
         refused = yield from unregistered([firing.job], schedule.tenant, now)
+    if refused is None:
+        refused = yield from budget_refusal([firing.job], schedule.tenant, now)
     if refused is None:
         answer = (yield from add([firing.job], schedule.tenant, now))[0]
     else:  # recorded here; the other schedules continue

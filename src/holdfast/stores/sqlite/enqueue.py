@@ -18,7 +18,14 @@ from holdfast.stores.requests import new_id
 from holdfast.stores.sqlite.base import end_write, sign_enqueue
 from holdfast.stores.sqlite.codec import insert_jobs, insert_plain
 from holdfast.stores.sqlite.collapse import collapse, supersede
-from holdfast.stores.sqlite.insert_checks import agents_of, check_cap, check_payloads, is_ruled, refuse_paused
+from holdfast.stores.sqlite.insert_checks import (
+    agents_of,
+    budget_refusal,
+    check_cap,
+    check_payloads,
+    is_ruled,
+    refuse_paused,
+)
 from holdfast.stores.sqlite.registry_checks import refuse_unregistered
 
 _ADD_KEY = (
@@ -96,6 +103,8 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = No
             yield from refuse_unregistered(new, tenant, now)
             yield from refuse_paused(new, tenant, now)
             yield from check_payloads(new, tenant)
+            if (refusal := (yield from budget_refusal(new, tenant, now))) is not None:
+                raise refusal
         yield from check_cap(new, tenant, now)
         yield insert_jobs(new, tenant, now)
         references = [(spec.id, tenant, *astuple(spec.references)) for spec in new if spec.references is not None]

@@ -18,6 +18,7 @@ _SETTINGS = " ".join(each.name for each in fields(Rule) if each.name not in ("sc
 _SET = upsert("holdfast_job_limit", Limit, "tenant scope name created_at", compare=_SETTINGS, skip=" ".join(COUNTS))
 _ONE = f"SELECT {COLUMNS} FROM holdfast_job_limit WHERE tenant = :tenant AND scope = :scope AND name = :name"
 _LIMITED_ON = Statement("UPDATE holdfast_dispatch SET limited = 1 WHERE NOT limited")
+_RULED_ON = Statement("UPDATE holdfast_dispatch SET ruled = 1 WHERE NOT ruled")
 # Running jobs count against a new limit.
 _COUNT_RUNNING = (
     "INSERT INTO holdfast_occupied_slot (tenant, scope, name, job_id) SELECT :tenant, :scope, w.name, w.id FROM ("
@@ -57,6 +58,8 @@ def put_limit(rule: Rule, actor: str, tenant: str, now: int) -> Steps[Row]:
     row = asdict(rule) | {"tenant": tenant, "per": per, "burst": burst}
     yield Statement(_SET, row | {"set_by": actor, "created_at": now, "updated_at": now})
     yield _LIMITED_ON
+    if rule.refuse:
+        yield _RULED_ON
     if rule.concurrency is not None:
         yield Statement(_COUNT_RUNNING, key)
     yield from sweep(now, 1000, bucket_prefix(tenant, rule.scope))

@@ -4,7 +4,7 @@ declare
     v_schema  text := current_schema();
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'events_gone', 'app_events_after', 'chain', 'circumstances', 'liveness', 'list_workers', 'running_versions',
                               'active_subscriptions', 'scope', 'pinned_tenant', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'event_type', 'uuid7',
-                              'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
+                              'watch_job', 'list_limits', 'all_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
                               'seals_of', 'fair_queues', 'registered_only', 'turn_of', 'shown_payload', 'attempt_payload', 'hides', 'withheld',
                               'payload_indexes', 'jobs_by_payload', 'lock_waits', 'lock_holders', 'signal_key', 'token_of', 'token_used', 'open_session', 'end_session',   -- each needs the hash of a token
                               'refusal_reason', 'policies', 'current_base', 'ledger_base', 'ledger_position', 'ledger_snapshot', 'origin'];
