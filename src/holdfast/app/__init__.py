@@ -421,7 +421,7 @@ class App(Namespaces):
         """Return a worker for all kinds of this app. Run it with ``asyncio.run(worker.run())``.
 
         The options are those of ``run_worker``. If the database is restarting, it waits. Most programs use
-        ``holdfast worker`` or ``run_worker`` instead.
+        ``holdfast worker`` or ``run_worker`` instead. With ``idle_after`` it ends when it has been idle for so long.
         """
         return make_worker(self, WorkerOptions(**options))
 

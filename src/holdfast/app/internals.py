@@ -29,6 +29,7 @@ from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
 from holdfast.telemetry.logs import redact_with
 from holdfast.worker import startup
+from holdfast.worker.idle import SleepingWorker
 from holdfast.worker.maintenance import MaintenanceTask
 from holdfast.worker.options import TickKeywords, TickOptions, TickSummary
 from holdfast.worker.processes.pool import Children
@@ -104,13 +105,19 @@ def make_worker(app: App, options: WorkerOptions) -> Worker:
     return Worker(app._store, tools.handlers(app._make.all), options, on_leave=tools.aclose, code=code)
 
 
+def make_runner(app: App, options: WorkerOptions) -> Worker | SleepingWorker:
+    if options.idle_after is None:
+        return make_worker(app, options)
+    return SleepingWorker(app._store, partial(make_worker, app, options))
+
+
 def run_worker(app: App, options: WorkerOptions) -> None:
     if not options.burst:
         startup.until_reachable(app._session.make_ready, app._store)
 
     async def serve() -> None:
         try:
-            await make_worker(app, options).run()
+            await make_runner(app, options).run()
         finally:
             await app._store.leave_loop()
 

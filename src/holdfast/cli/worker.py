@@ -60,6 +60,10 @@ def worker(
     executor: options.Executor = options.EXECUTOR,
     burst: Annotated[bool, Help("Exit when no job is left to claim.")] = False,
     max_jobs: Annotated[int | None, Help("Exit after this many jobs per process.", "N", low=1)] = None,
+    idle_after: Annotated[
+        str | None, Help("Close all connections after this time without work, so that the database can sleep.", "SPAN")
+    ] = None,
+    wake_every: Annotated[str, Help("Longest sleep with --idle-after.", "SPAN")] = "15m",
     reload: Annotated[bool, Help("For development: restart when a project file changes.")] = False,
     require_roles: Annotated[bool, Help("Refuse a role that owns the tables or bypasses row-level security.")] = False,
     log_level: options.LogLevel = options.Level.INFO,
@@ -96,6 +100,8 @@ def worker(
         executor=check_name(executor, "executor"),
         burst=burst,
         max_jobs=max_jobs,
+        idle_after=None if idle_after is None else options.positive(idle_after, "idle-after"),
+        wake_every=options.positive(wake_every, "wake-every"),
     )
     if processes is None and not reload:
         probe = serve_metrics(metrics_host, metrics_port, 1, tell=_tell(as_json))
