@@ -74,6 +74,7 @@ WRITES = {
     "transaction",
     "workflow",
     "result_ref",
+    "use_units",
 }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Required, TypedDict, TypeVar, overload
 
+from holdfast.app.backfills import Make, backfill_handler
 from holdfast.app.batches import BatchItem, BatchOptions, one_job
 from holdfast.app.handlers import HOLD_FOR, Declared, RunMode, wants_context
 from holdfast.app.process_handlers import Process, as_process, target_of
@@ -27,7 +28,6 @@ from holdfast.features.limits.model import uses
 from holdfast.features.payloads.model import PayloadPolicy, PolicyOptions
 from holdfast.features.registry.model import check_domain
 from holdfast.features.retention.model import RetentionRule, check_cost
-from holdfast.features.schedules.backfill import Make, backfill_handler
 from holdfast.features.schedules.model import BACKFILL, ScheduleDraft, ScheduleOptions, When
 from holdfast.features.schedules.runs import Scheduler
 from holdfast.features.webhooks.delivery import deliverer

@@ -28,7 +28,7 @@ from holdfast.features.schedules.recurrence import Timing
 
 PAYLOAD_LIMIT: Final = 1_048_576
 BACKFILL: Final = "schedule.backfill"
-"""The kind of the jobs that run a schedule for a past range (backfill.py)."""
+"""The kind of the jobs that run a schedule for a past range (app/backfills.py)."""
 
 
 Payload = Annotated[
