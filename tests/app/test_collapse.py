@@ -30,8 +30,8 @@ def test_options_are_checked(app: App) -> None:
     def joined(n: int) -> None: ...
 
     for options, code in (
-        ({"debounce": "5s"}, "key_required"),
-        ({"dedupe": "replace"}, "key_required"),
+        ({"debounce": "5s"}, "key_missing"),
+        ({"dedupe": "replace"}, "key_missing"),
         ({"throttle": "5s", "dedupe": "skip", "key": "k"}, "conflicting_options"),
         ({"debounce": "5s", "delay": "5s", "key": "k"}, "conflicting_options"),
         ({"debounce": "5s", "longest_wait": "1s", "key": "k"}, "conflicting_options"),

@@ -70,7 +70,7 @@ def test_calls_with_one_key_become_one_job(base: str, drive: Drive, worker: App)
     for options in ({"debounce": "5s"}, {"throttle": "5s"}, {"dedupe": "replace"}):
         with pytest.raises(errors.InvalidSetting) as refused:  # a generated key would join no calls
             enqueue(**options)
-        assert refused.value.code == "key_required"
+        assert refused.value.code == "key_missing"
     assert worker.jobs.get(third.id).state == "queued"
 
 

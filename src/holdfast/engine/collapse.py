@@ -63,7 +63,7 @@ def collapse_of(options: Mapping[str, Any]) -> Collapse | None:
         raise InvalidSetting("a debounced job has no delay or run_at of its own", code="conflicting_options")
     if options.get("key") is None:
         name = 'dedupe="replace"' if collapse.mode == "replace" else collapse.mode
-        raise InvalidSetting(f"{name} needs a key: calls with the same key join", code="key_required", fix=_FIX)
+        raise InvalidSetting(f"{name} needs a key: calls with the same key join", code="key_missing", fix=_FIX)
     return collapse
 
 
