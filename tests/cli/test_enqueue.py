@@ -153,6 +153,8 @@ def test_calls_with_one_key_become_one_job(holdfast: Holdfast) -> None:
     assert enqueue("--dedupe", "replace")["created"]
     refused = holdfast("enqueue", "pay", "--throttle", "1h", "--json")
     assert (refused.exit_code, error_of(refused)["code"]) == (2, "key_missing")
+
+
 @pytest.mark.req("HF-5")
 @pytest.mark.parametrize("attribute", ["app", "make_app"])
 def test_app_option_checks_payload_by_signature(

@@ -74,6 +74,21 @@ def test_calls_with_one_key_become_one_job(base: str, drive: Drive, worker: App)
     assert worker.jobs.get(third.id).state == "queued"
 
 
+@both_forms
+@pytest.mark.req("HF-12")
+def test_units_and_budgets(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    limit = client.do(lambda c: c.limits.set(key="acme", rate="1000/d", burst=1000, refuse=True))
+    assert limit.refuse
+    job = client.do(lambda c: c.enqueue("fetch", {"n": 1}, limit_key="acme", units=1000))
+    assert worker.jobs.get(job.id).uses == ("key:acme", "units:1000")
+    worker.run_worker(burst=True)
+    with pytest.raises(errors.Refused) as refused:
+        client.do(lambda c: c.enqueue("fetch", {"n": 1}, limit_key="acme"))
+    assert refused.value.code == "budget_used_up"
+    assert client.do(lambda c: c.limits.list()) == worker.limits.list()
+
+
 @async_form
 def test_approvals_are_listed_and_decided(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)

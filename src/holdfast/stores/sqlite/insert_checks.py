@@ -129,7 +129,9 @@ def budget_refusal(specs: Sequence[JobSpec], tenant: str, now: int) -> Steps[Ref
         agent = () if spec.agent is None else (f"agent:{spec.agent}",)
         pairs = ["all:*", f"queue:{spec.queue}", f"kind:{spec.kind}", f"tenant:{tenant}", *agent, *spec.uses]
         rows = yield Statement(_OVERDRAWN, {"pairs": json.dumps(pairs), "tenant": tenant, "now": now})
-        if rows and spec.source_system != "holdfast":
+        if rows and not (
+            spec.source_system == "holdfast" and spec.parent_id
+        ):  # the database knows notices of approvals
             scope, name = rows[0]
             why = f"jobs of kind {spec.kind} are refused: the limit of {scope} {name} has nothing left"
             return Refused(why, code="budget_used_up")

@@ -106,6 +106,8 @@ SELECT j.n, j.kind, l.scope, substr(u.value, instr(u.value, ':') + 1) AS name
         OR l.name = '*' AND NOT EXISTS (SELECT 1 FROM holdfast_job_limit o WHERE o.tenant = l.tenant AND o.scope = l.scope
                                            AND o.name = substr(u.value, instr(u.value, ':') + 1)))
   JOIN holdfast_rate_meter m ON m.tenant = l.tenant AND m.scope = l.scope AND m.name = substr(u.value, instr(u.value, ':') + 1)
- WHERE j.retry_of IS NULL AND j.source_system <> 'holdfast'
+ WHERE j.retry_of IS NULL
+   AND NOT (j.source_system = 'holdfast' AND EXISTS (   -- a notice of an approval belongs to the job that asks
+       SELECT 1 FROM holdfast_approval g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind))
    AND min(l.burst + 0.1 * l.rate / l.per,
            m.tokens + max((SELECT now FROM holdfast_present) - m.at, 0) / 1000000.0 * l.rate / l.per) < 1;
