@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar, U
 
 from holdfast import config
 from holdfast.app.declarations import (
+    AnyJobOptions,
     BatchDecorator,
     BatchJobOptions,
     JobDecorator,
@@ -216,7 +217,7 @@ class App(Namespaces):
     def job(self, name: str | None = None, **options: Unpack[BatchJobOptions]) -> BatchDecorator: ...
     @overload
     def job(self, name: str | None = None, **options: Unpack[JobOptions]) -> JobDecorator: ...
-    def job(self, name: Any = None, **options: Any) -> Any:
+    def job(self, name: Any = None, **options: Unpack[AnyJobOptions]) -> Any:
         """Declare a function as the handler of a kind of job, and return the ``Kind``::
 
             @app.job(queue="mail", retry=Retry(max_attempts=5), timeout="30s")
@@ -231,8 +232,8 @@ class App(Namespaces):
         if isinstance(name, Kind):
             raise InvalidSetting(f"{name.name} is already a job", code="duplicate_kind")
         if callable(name):
-            return declare_job(self, None, JobOptions(**options))(name)  # type: ignore[typeddict-item]
-        return declare_job(self, name, JobOptions(**options))  # type: ignore[typeddict-item]
+            return declare_job(self, None, options)(name)
+        return declare_job(self, name, options)
 
     @overload
     def command(

@@ -21,7 +21,7 @@ from holdfast.engine.times import MICROSECOND
 from holdfast.errors import HoldfastError, InvalidSetting
 from holdfast.features.schedules.model import Firing, Schedule, Template, job_arguments
 
-POLL, PATIENCE = 0.05, 0.2
+POLL, QUIET = 0.05, 0.2
 """Seconds between looks at the jobs, and without a change until the slot is given up."""
 PAUSES: Final = (0.2, 30.0)
 """Seconds of the first and the longest pause. Each is twice as long as the one before."""
@@ -81,7 +81,7 @@ def backfill_handler(make: Make) -> Callable[..., Any]:
                 raise RetryLater(PAUSES[1], f"{done.code}: {done.message}")
             if not firings and running == 0:
                 return {"times": place.times, "jobs": place.jobs}
-            if clock() - changed > PATIENCE:
+            if clock() - changed > QUIET:
                 longer = replace(place, pause=min(2 * place.pause, PAUSES[1]))
                 await ctx.checkpoint.save(asdict(longer), "place")
                 ctx.snooze(place.pause, f"{running} jobs have not ended")

@@ -171,6 +171,13 @@ class BatchJobOptions(JobOptions, total=False):
     """How long a job waits for others. By default one second."""
 
 
+class AnyJobOptions(JobOptions, total=False):
+    """Options of ``@app.job`` for either sort of handler."""
+
+    batch: int
+    within: Duration
+
+
 def _rules(policy: object) -> PolicyOptions:
     if policy is None:
         return {}
@@ -195,8 +202,8 @@ def _batch_of(options: Mapping[str, Any]) -> BatchOptions | None:
     return None
 
 
-def declare_job(app: App, name: str | None, options: JobOptions | BatchJobOptions) -> JobDecorator:
-    check_options(options, BatchJobOptions.__annotations__)
+def declare_job(app: App, name: str | None, options: JobOptions | AnyJobOptions) -> JobDecorator:
+    check_options(options, AnyJobOptions.__annotations__)
     at_most_once, retry, retry_as = (
         options.get("at_most_once", False),
         options.get("retry"),

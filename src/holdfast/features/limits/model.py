@@ -82,7 +82,7 @@ class Limit:
     waiting: int = 0
 
 
-COUNTS: Final = ("running", "waiting")
+COUNTS: Final = ("refuse", "running", "waiting")
 """The fields of a limit that are not columns of its table."""
 
 

@@ -17,8 +17,23 @@ begin
     v_limit.rate := set_limit.rate;
     v_limit.per := set_limit.per;
     v_limit.burst := set_limit.burst;
-    v_limit.refuse := set_limit.refuse;
     return query select * from put_limit(v_limit);
+    perform set_refusing(v_scope, set_limit.scope, set_limit.name, set_limit.refuse);
+end $$;
+
+-- Record whether a limit refuses new jobs.
+create or replace function set_refusing(p_tenant text, p_scope text, p_name text, p_refuse boolean) returns void
+language plpgsql set search_path from current as $$
+declare v_bucket text := bucket(p_tenant, p_scope, p_name);
+begin
+    update dispatch d
+       set refusing = nullif(array_remove(coalesce(d.refusing, '{}'), v_bucket) || case when p_refuse then array[v_bucket] else '{}' end, '{}'),
+           ruled = d.ruled or p_refuse
+     where (v_bucket = any (coalesce(d.refusing, '{}'))) <> p_refuse;
+    if found then
+        perform note_action(p_tenant, 'change', 'limit', p_scope || ' ' || p_name,
+                            jsonb_build_object('refuse', jsonb_build_array(not p_refuse, p_refuse)));
+    end if;
 end $$;
 
 -- Store a limit within an operation, signed by its actor, and return its row.
@@ -31,17 +46,16 @@ begin
     perform stop_dispatch();
     p_limit.per := case when p_limit.rate is not null then coalesce(p_limit.per, 1) end;
     p_limit.burst := case when p_limit.rate is not null then coalesce(p_limit.burst, 1) end;
-    p_limit.refuse := coalesce(p_limit.refuse, false);
     p_limit.set_by := actor();
     p_limit.created_at := v_now;
     p_limit.updated_at := v_now;
     insert into job_limit as l select p_limit.*
     on conflict (tenant, scope, name) do update
        set concurrency = excluded.concurrency, rate = excluded.rate, per = excluded.per, burst = excluded.burst,
-           refuse = excluded.refuse, set_by = excluded.set_by, updated_at = excluded.updated_at
-     where (l.concurrency, l.rate, l.per, l.burst, l.refuse)
-           is distinct from (excluded.concurrency, excluded.rate, excluded.per, excluded.burst, excluded.refuse);
-    update dispatch d set limited = true, ruled = d.ruled or p_limit.refuse where not d.limited or not d.ruled and p_limit.refuse;
+           set_by = excluded.set_by, updated_at = excluded.updated_at
+     where (l.concurrency, l.rate, l.per, l.burst)
+           is distinct from (excluded.concurrency, excluded.rate, excluded.per, excluded.burst);
+    update dispatch d set limited = true where not d.limited;
     -- Locked: a job that is just ending has not released its slot yet and must not be given one.
     select array_agg(h.ctid) into v_rows from (
         select s.ctid from job_state s where s.state in ('leased', 'in_progress') order by s.id for update) h;
@@ -64,6 +78,7 @@ begin
     if not found then
         return false;
     end if;
+    perform set_refusing(v_scope, remove_limit.scope, remove_limit.name, false);
     delete from occupied_slot p where p.tenant = v_scope and p.scope = remove_limit.scope
        and not exists (select from job_limit l where l.tenant = p.tenant and l.scope = p.scope and l.name in (p.name, '*')
                           and l.concurrency is not null);
@@ -120,7 +135,7 @@ create or replace function budgets_on_insert(p_jobs uuid[], p_now timestamptz) r
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 declare v_full record;
 begin
-    if not exists (select from job_limit l where l.refuse) then
+    if (select d.refusing is null from dispatch d) then
         return;
     end if;
     select x.tenant, x.scope, x.name, j.kind into v_full
@@ -128,7 +143,7 @@ begin
       join rate_meter m on m.tenant = x.tenant and m.scope = x.scope and m.name = x.name
      where x.rate is not null and not is_owed(j.id, j.retry_of)
        and tokens_now(m.tokens, m.at, x.rate, x.per, x.burst, p_now) < 1
-       and (select l.refuse from job_limit l where l.tenant = x.tenant and l.scope = x.scope and l.name in (x.name, '*')
+       and (select bucket(l.tenant, l.scope, l.name) = any (d.refusing) from dispatch d, job_limit l where l.tenant = x.tenant and l.scope = x.scope and l.name in (x.name, '*')
              order by l.name = '*' limit 1)
      limit 1;
     if found then
@@ -159,7 +174,8 @@ begin
         select s.held_by, count(*) as n from job_state s
          where s.held_by is not null and s.due_at is not null and s.state = 'queued' and (v_scope = '*' or s.tenant = v_scope)
          group by s.held_by)
-    select l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst, l.set_by, l.created_at, l.updated_at, l.refuse,
+    select l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst, l.set_by, l.created_at, l.updated_at,
+           coalesce(bucket(l.tenant, l.scope, l.name) = any ((select d.refusing from dispatch d)::text[]), false),
            (select count(*) from occupied_slot p where p.tenant = l.tenant and p.scope = l.scope and l.name in (p.name, '*')),
            coalesce((select sum(k.n)::bigint from parked k where case l.name when '*'
                then starts_with(k.held_by, bucket_prefix(l.tenant, l.scope)) else k.held_by = bucket(l.tenant, l.scope, l.name) end), 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,16 @@ from holdfast.stores.sqlite.admission import (
 )
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json, upsert
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.limit_rows import NEXT_PARKED, RULE, bucket_prefix, drop_limit, put_limit, sweep
+from holdfast.stores.sqlite.limit_rows import (
+    NEXT_PARKED,
+    RULE,
+    bucket_prefix,
+    drop_limit,
+    put_limit,
+    refusing_limits,
+    set_refusing,
+    sweep,
+)
 
 BATCH = 1000
 
@@ -191,18 +200,20 @@ class SqliteLimits(SqlitePart):
     def set(self, rule: Rule, actor: str, tenant: str) -> Steps[Limit]:
         now = yield from begin_write(actor)
         row = yield from put_limit(rule, actor, tenant, now)
+        yield from set_refusing(Bucket(tenant, rule.scope, rule.name), rule.refuse)
         yield from end_write()
-        return self._limit(row)
+        return replace(self._limit(row), refuse=rule.refuse)
 
     @flow(writes=False)
     def list(self, tenant: str) -> Steps[list[Limit]]:
         scope = {"any": any_tenant(tenant), "tenant": tenant}
         parked = yield Statement(_PARKED, scope)
+        refusing = yield from refusing_limits()
         limits = []
         for row in (yield Statement(_LIST, scope)):
             own, beginning = Bucket(*row[:3]).text, bucket_prefix(row[0], row[1])
             waiting = sum(n for held, n in parked if held == own or (row[2] == "*" and held.startswith(beginning)))
-            limits.append(Record.decoder(Limit, SqliteCodec())((*row, waiting)))
+            limits.append(Record.decoder(Limit, SqliteCodec())((*row[:-1], own in refusing, row[-1], waiting)))
         order: list[str] = list(SCOPES)
         return sorted(limits, key=lambda limit: (order.index(limit.scope), limit.name, limit.tenant))
 

@@ -111,7 +111,7 @@ class PostgresLimits(Calls):
         """Set or replace a limit. Running jobs count."""
         columns = Record.columns(Limit, skip=COUNTS)
         rows = yield self._call_with("set_limit", asdict(rule) | {"actor": actor, "for_tenant": tenant}, columns)
-        return Record.decoder(Limit, self.dialect.codec, skip=COUNTS)(rows[0])
+        return replace(Record.decoder(Limit, self.dialect.codec, skip=COUNTS)(rows[0]), refuse=rule.refuse)
 
     @flow(single=True)
     def list(self, tenant: str) -> Steps[list[Limit]]:

@@ -106,11 +106,13 @@ def refuse_paused(specs: Iterable[JobSpec], tenant: str, now: int) -> Steps[None
                 raise refused(pause, spec.kind)
 
 
-_SOME_REFUSE = Statement("SELECT 1 FROM holdfast_job_limit WHERE refuse LIMIT 1")
+_SOME_REFUSE = Statement("SELECT 1 FROM holdfast_dispatch WHERE id = 1 AND refusing IS NOT NULL")
 _NAME = "substr(u.value, instr(u.value, ':') + 1)"
 # As the view holdfast_overdrawn_job, which guards every insert.
 _OVERDRAWN = (
-    f"SELECT l.scope, {_NAME} FROM json_each(:pairs) u JOIN holdfast_job_limit l ON l.refuse"
+    f"SELECT l.scope, {_NAME} FROM json_each(:pairs) u JOIN holdfast_job_limit l"
+    " ON json_array(l.tenant, l.scope, l.name) || '' IN (SELECT value FROM"
+    " json_each((SELECT refusing FROM holdfast_dispatch WHERE id = 1)))"
     " AND l.tenant IN (:tenant, '*') AND l.scope = substr(u.value, 1, instr(u.value, ':') - 1)"
     f" AND (l.name = {_NAME} OR l.name = '*' AND NOT EXISTS (SELECT 1 FROM holdfast_job_limit o"
     f" WHERE o.tenant = l.tenant AND o.scope = l.scope AND o.name = {_NAME}))"

@@ -1,3 +1,3 @@
--- lost if exists (select from job_limit where refuse): limits that refuse new jobs
+-- lost if exists (select from dispatch where refusing is not null): limits that refuse new jobs
 alter table content drop column since;
-alter table job_limit drop column refuse;
+alter table dispatch drop column refusing;

@@ -101,7 +101,8 @@ SELECT j.n, j.kind, l.scope, substr(u.value, instr(u.value, ':') + 1) AS name
   JOIN json_each('["all:*",' || json_quote('queue:' || j.queue) || ',' || json_quote('kind:' || j.kind) || ',' || json_quote('tenant:' || j.tenant)
        || CASE WHEN j.agent IS NULL THEN '' ELSE ',' || json_quote('agent:' || j.agent) END
        || CASE WHEN j.uses IS NULL OR j.uses = '[]' THEN ']' ELSE ',' || substr(j.uses, 2) END) u
-  JOIN holdfast_job_limit l ON l.refuse AND l.tenant IN (j.tenant, '*') AND l.scope = substr(u.value, 1, instr(u.value, ':') - 1)
+  JOIN holdfast_job_limit l ON json_array(l.tenant, l.scope, l.name) || '' IN (SELECT value FROM json_each((SELECT refusing FROM holdfast_dispatch WHERE id = 1)))
+   AND l.tenant IN (j.tenant, '*') AND l.scope = substr(u.value, 1, instr(u.value, ':') - 1)
    AND (l.name = substr(u.value, instr(u.value, ':') + 1)
         OR l.name = '*' AND NOT EXISTS (SELECT 1 FROM holdfast_job_limit o WHERE o.tenant = l.tenant AND o.scope = l.scope
                                            AND o.name = substr(u.value, instr(u.value, ':') + 1)))
