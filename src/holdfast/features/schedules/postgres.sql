@@ -357,8 +357,8 @@ end $$;
 
 -- Create the jobs of past times that have none, in order, while fewer than `concurrency` jobs of the range have not ended. Called
 -- by the job that is the backfill. A refused job leaves no row: its time is tried again.
-create or replace function backfill_schedule(schedule uuid, job uuid, lease uuid, attempt integer, start_at timestamptz, end_at timestamptz,
-                                             concurrency integer, firings json, for_tenant text default null,
+create or replace function backfill_schedule(schedule uuid, job uuid, lease uuid, attempt integer, concurrency integer, firings json,
+                                             start_at timestamptz default null, end_at timestamptz default null, for_tenant text default null,
                                              out taken integer, out created integer, out running integer, out code text, out detail text)
 language plpgsql security definer set search_path from current as $$
 declare
@@ -368,6 +368,9 @@ declare
     v_fire     record;
     v_made     record;
 begin
+    if out_of_time(backfill_schedule.start_at) or out_of_time(backfill_schedule.end_at) then
+        perform refuse_time('start_at or end_at');
+    end if;
     perform check_isolation();   -- two steps at once would count the same jobs
     select s.* into v_schedule from schedule s
      where s.id = backfill_schedule.schedule and (v_scope = '*' or s.tenant = v_scope) and s.state <> 'deleted' for update;

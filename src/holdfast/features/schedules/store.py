@@ -315,14 +315,14 @@ class PostgresSchedules(Calls, ScheduleStore):
     ) -> Steps[Backfilled]:
         rows = yield self._call(
             "backfill_schedule",
-            "%s, %s, %s, %s, %s, %s, %s, %s::json, %s",
+            "%s, %s, %s, %s, %s, %s::json, %s, %s, %s",
             schedule_id,
             claim.id,
             claim.lease,
             claim.attempt,
-            *span,
             concurrency,
             f"[{','.join(map(_firing, firings))}]",
+            *span,
             tenant,
         )
         return Backfilled(*rows[0])
