@@ -237,7 +237,7 @@ class Methods:
             if kind is not None:
                 yield "query: { ...input }"
         elif operation.full in KEYED:
-            yield "body: { ...input, key: input.key ?? newKey() }"
+            yield "body: { ...input, key: input.key ?? newKey(input) }"
         else:
             yield "body: input"
         properties = self.inputs.get(operation.input, {}).get("properties", {})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import webhooks
 from holdfast.app import App
+from holdfast.app.batches import BatchItem
 from holdfast.app.process_handlers import Process
 from holdfast.context import Context, SyncContext, current
 from holdfast.engine.hooks import EndInfo, EnqueueInfo, Hooks, NewJob, RunInfo
@@ -61,6 +62,7 @@ __all__ = [
     "Attempt",
     "AttemptLog",
     "Backoff",
+    "BatchItem",
     "Cancel",
     "Context",
     "DeadLetterGroup",

@@ -21,6 +21,7 @@ from holdfast.engine.steps import RESERVED, Progress
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.features.jobs.handle import Handle
+from holdfast.features.limits.model import MAX_COUNT, check_units
 from holdfast.features.retention.model import check_cost
 from holdfast.features.workflows.model import ParentResult
 from holdfast.features.workflows.run import Extension, Results, aextend_workflow, extend_workflow
@@ -103,6 +104,10 @@ class BaseContext(Facts):
         self._run.stop.spend(check_cost(units))
 
     # --- parts of the sync and the async forms ---
+
+    def _units(self, units: int) -> Flow[bool]:
+        session = self._run.session
+        return session.store.limits.use_units(self._run.claim, check_units(units, -MAX_COUNT), session.scope)
 
     def _progress(self, fraction: float | None, message: str | None) -> Flow[bool] | None:
         """Hand the report to the worker's writer; outside a worker, return the flow that writes it."""
@@ -218,6 +223,14 @@ class Context(AwaitedWaits, AwaitedCalls, BaseContext):
         self._check_applied(await self._run.session.arun(self._artifact(name, uri, meta)))
         return uri
 
+    async def use_units(self, units: int) -> None:
+        """Take ``units`` more from the rates of the job's limit key and resources; a negative number gives some back.
+
+        For work whose size is known only afterwards: ``await ctx.use_units(answer.tokens - 500)``. Others wait longer.
+        In a handler with steps, call it in the step: code between steps runs again.
+        """
+        self._check_applied(await self._run.session.arun(self._units(units)))
+
     async def references(self) -> References:
         """Return the URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
         return await self._run.session.arun(self._references())
@@ -329,6 +342,14 @@ class SyncContext(BlockingWaits, BlockingCalls, BaseContext):
         uri = self._artifact_uri(ref, data)
         self._check_applied(self._run.session.run(self._artifact(name, uri, meta)))
         return uri
+
+    def use_units(self, units: int) -> None:
+        """Take ``units`` more from the rates of the job's limit key and resources; a negative number gives some back.
+
+        For work whose size is known only afterwards: ``ctx.use_units(answer.tokens - 500)``. Others wait longer. In a
+        handler with steps, call it in the step: code between steps runs again.
+        """
+        self._check_applied(self._run.session.run(self._units(units)))
 
     def references(self) -> References:
         """Return the URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
@@ -460,3 +481,8 @@ def enter(context: LazyContext, claim: Claim, client: Session) -> None:
     _current.set(context)
     client.belong_to(claim.tenant)
     observers.bind(claim.id, claim.tags)
+
+
+def leave() -> None:
+    """Unbind the context in this task or call: it works for several jobs."""
+    _current.set(None)

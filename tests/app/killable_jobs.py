@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast import App, SyncContext
+from holdfast import App, BatchItem, SyncContext
 
 FOLDER = Path(os.environ["HOLDFAST_TEST_FOLDER"])
 # A program that ignores SIGTERM and has a child.
@@ -34,6 +34,16 @@ def hold(ctx: SyncContext, number: int) -> int:
     while not (FOLDER / "go").exists():
         time.sleep(0.01)
     return number
+
+
+@app.job(batch=4, within="10s")
+def together(items: list[BatchItem[int]]) -> list[int | Exception]:
+    """All calls but those of one job wait to be killed."""
+    with (FOLDER / "begun").open("a") as marks:
+        marks.writelines(f"{len(items)} {item.value} {item.attempt}\n" for item in items)
+    while len(items) > 1:
+        time.sleep(0.01)
+    return [item.value for item in items]
 
 
 @app.job()

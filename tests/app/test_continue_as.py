@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,16 +10,9 @@ import pytest
 
 from holdfast import App, Context, Retry, State, SyncContext
 from holdfast.app.internals import session_of
-from holdfast.engine.job import Claim, Job
-from holdfast.engine.redaction import Redactor
-from holdfast.engine.steps import StepEntry
+from holdfast.engine.job import Job
 from holdfast.errors import StaleLease
-from holdfast.steps.driver import Durable, StepTools
-from holdfast.worker.shutdown import Stop
-from holdfast.worker.threads import Threads
-from holdfast.worker.writers import StepWriter
 from tests.app.worker_process import worker_process
-from tests.support.steps import running, save
 from tests.support.waiting import until
 from tests.support.workers import work_off, working
 
@@ -180,30 +170,3 @@ def test_cancelled_run_does_not_continue(app: App) -> None:
         loop.enqueue(1)
         until(lambda: len(begun) == 2 and app.jobs.get(begun[1]).state.finished, "the second is cancelled")
     assert [job.state for job in runs(app, "loop")] == [State.SUCCEEDED, State.CANCELLED]
-
-
-async def time_to_remember(app: App, claim: Claim, times: int) -> list[float]:
-    """Seconds to load the recorded steps of a job, on an open connection."""
-    session = session_of(app)
-    tools = StepTools(StepWriter(session.store, "*"), Threads(), lambda: None)
-    took = []
-    try:
-        for _ in range(times):
-            durable = Durable(claim, session, tools, Redactor(), Stop())
-            began = time.perf_counter()
-            script = await durable.remember()
-            took.append(time.perf_counter() - began)
-            assert len(script.steps) == 1000
-    finally:
-        await session.store.leave_loop()
-    return took
-
-
-@pytest.mark.slow
-def test_a_thousand_steps_are_loaded_within_50_ms(app: App) -> None:
-    """The best of ten: other programs on the machine may delay any of them."""
-    store = session_of(app).store
-    _, held = running(store)
-    save(store, held, *(StepEntry(n, f"step {n}", "step", f'{{"row": {n}}}') for n in range(1, 1001)))
-    took = asyncio.run(time_to_remember(app, replace(held, attempt=2), 10))
-    assert min(took) < 0.05, took

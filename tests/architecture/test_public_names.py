@@ -82,6 +82,7 @@ WRITES = {
     "transaction",
     "workflow",
     "result_ref",
+    "use_units",
 }
 
 

@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -46,7 +47,7 @@ from tests.support.job_states import bring
 from tests.support.ledger import check_ledger
 from tests.support.operations import operations
 from tests.support.postgres_roles import ROLES, OwnedDatabases, as_role
-from tests.support.schedules import add, decided, firing, placed, template
+from tests.support.schedules import MONDAY, add, decided, firing, placed, template
 from tests.support.steps import asking, ballot, entry
 from tests.support.stores import FINAL, claim, new_id, open_lease, put_one, settle, spec, state_of
 from tests.support.workflows import Flow as Drawn
@@ -182,6 +183,7 @@ EXECUTES = {
         "ledger.save_cursor",
     ),
     *("steps.save", "ledger.send", "approvals.attend", "approvals.save_token"),
+    *("limits.use_units", "schedules.backfill"),
     *("templates.enqueue", "schedules.fire", "schedules.declare", "schedules.add", "schedules.change"),
     *(
         "workflows.start",
@@ -324,6 +326,7 @@ def calls(
     """Every operation of the port, with valid arguments. `scope` is the tenant of leases and maintenance tasks."""
     run = store.run
     job, lease = ids["in_progress"], ids["lease"]
+    held: Any = SimpleNamespace(id=job, lease=lease, attempt=1)
     return {
         "jobs.get": lambda: run(store.jobs.get(job, tenant)),
         "jobs.list": lambda: run(store.jobs.list(JobFilter(tenant=tenant))),
@@ -445,6 +448,9 @@ def calls(
         ),
         "schedules.declare": lambda: run(store.schedules.declare("shop", [], tenant)),
         "schedules.fire": lambda: run(store.schedules.fire([decided(_hourly(store), firing())], scope)),
+        "schedules.backfill": lambda: run(
+            store.schedules.backfill(ids["schedule"], held, [firing(MONDAY)], (MONDAY, MONDAY + timedelta(1)), 1, scope)
+        ),
         "schedules.run": lambda: run(store.schedules.run(ids["schedule"], firing(), True, "ada", tenant)),
         "workflows.start": lambda: Drawn(store, {"a": "", "b": "a"}).start(tenant),
         "workflows.extend": lambda: run(
@@ -464,6 +470,7 @@ def calls(
         "limits.set": lambda: run(store.limits.set(Rule.of("kind", "slow", 5), "ada", tenant)),
         "limits.remove": lambda: run(store.limits.remove("kind", "slow", "ada", tenant)),
         "limits.list": lambda: run(store.limits.list(tenant)),
+        "limits.use_units": lambda: run(store.limits.use_units(held, 1, scope)),
         "limits.wake": lambda: run(store.limits.wake(tenant=scope)),
         "limits.attend": lambda: run(store.limits.attend(tenant=scope)),
         "reservations.set": lambda: run(

@@ -36,6 +36,7 @@ READS = {
     *("active_subscriptions", "fair_queues", "turn_of", "registered_only", "hides", "withheld"),
     *("pinned_tenant", "payload_indexes", "jobs_by_payload"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "event_type", "uuid7", "watch_job", "list_limits"),
+    "all_limits",
     *("halted", "preview_retention", "retention_for", "shape", "fingerprint", "seals_of"),
     *("shown_payload", "attempt_payload", "lock_waits", "lock_holders", "signal_key"),
     *("token_of", "token_used", "open_session", "end_session"),  # they require the hash of a token
@@ -65,6 +66,7 @@ EXECUTES = {
     *("append_log", "note_upload", "release_key"),
     *("due_work", "promote_due", "expire_overdue", "recover_leases", "quarantine"),
     *("save_steps", "send_event", "attend_approvals", "keep_approval_token"),
+    *("backfill_schedule", "use_units"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "fire_callbacks"),
     *("attend_limits", "wake_limited", "age_queues", "reserve", "release_reservation", "record_reservation"),

@@ -9,8 +9,9 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
+from holdfast.engine.collapse import Dedupe
 from holdfast.engine.ids import uuid7
-from holdfast.engine.job import Dedupe, JobSpec
+from holdfast.engine.job import JobSpec
 from holdfast.engine.outcome import Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
 from holdfast.engine.retry import EXPONENTIAL, GENTLE, PATIENT, Backoff, Retry
 from holdfast.engine.settlement import Ending

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar, U
 
 from holdfast import config
 from holdfast.app.declarations import (
+    AnyJobOptions,
+    BatchDecorator,
+    BatchJobOptions,
     JobDecorator,
     JobOptions,
     ScheduleDecorator,
@@ -165,7 +168,8 @@ class App(Namespaces):
             outgoing_headers or (lambda _: observers.outgoing_headers()),
         )
         self._reports = Sources()
-        self._make = make = JobMaker(session, built_in(session, self._outbound, self._reports, undoer(self)))
+        kinds = built_in(session, self._outbound, self._reports, undoer(self), lambda *job: self._make.spec(*job))
+        self._make = make = JobMaker(session, kinds)
         self._kinds, self._all_kinds = make.declared, make.all
         self._scheduler = Scheduler(session, session.name, make.all.keys(), make.spec)
         super().__init__(session, make, secrets or config.tenant_secret)
@@ -215,8 +219,10 @@ class App(Namespaces):
     @overload
     def job(self, function: Callable[P, R], /) -> Kind[P, R]: ...
     @overload
+    def job(self, name: str | None = None, **options: Unpack[BatchJobOptions]) -> BatchDecorator: ...
+    @overload
     def job(self, name: str | None = None, **options: Unpack[JobOptions]) -> JobDecorator: ...
-    def job(self, name: Any = None, **options: Unpack[JobOptions]) -> Any:
+    def job(self, name: Any = None, **options: Unpack[AnyJobOptions]) -> Any:
         """Declare a function as the handler of a kind of job, and return the ``Kind``::
 
             @app.job(queue="mail", retry=Retry(max_attempts=5), timeout="30s")

@@ -14,6 +14,7 @@ from typing import Any, Final, assert_never
 
 from holdfast import config
 from holdfast.app.approval_gate import check_decisions, require_approval
+from holdfast.app.batches import Batching, BatchOptions
 from holdfast.app.process_handlers import Process, process_caller, recipe_for
 from holdfast.context import AnyContext, Context, LazyContext, SyncContext, enter
 from holdfast.engine.bound_results import filled
@@ -97,6 +98,8 @@ class Declared:
     pinned: bool = False
     """Whether its started jobs stay with the version of the application that started them."""
     hold_for: float = HOLD_FOR
+    batch: BatchOptions | None = None
+    """If one call of the handler runs many jobs."""
 
     @property
     def description(self) -> str | None:
@@ -116,9 +119,12 @@ class Declared:
         """
         kind = self.kind
         retry = as_policy(kind.defaults.get("retry", DEFAULT_RETRY))
-        timeout = None
+        timeout, batch = None, None
         match self.run_mode:
             case None:
+                if self.batch is not None:
+                    batch = Batching(kind.function, self.batch, kind.name, tools.threads)
+                    kind = replace(kind, function=batch.run)
                 call, timeout = _caller(kind, tools), self.timeout
             case Process() as options:
                 recipe = recipe_for(tools.client, tools.schema, options, tools.step_tools.notify())
@@ -146,6 +152,7 @@ class Declared:
             bind=result_binder(tools.client),
             hold=None if tools.code is None else holder(tools.client, tools.code, self.hold_for),
             end_hooks=tools.hooks.of_ends(kind.name, tools.client.acting_for),
+            batch=batch,
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, overload
 
+from holdfast.engine.collapse import Collapse, Dedupe
 from holdfast.engine.retry import PATIENT, Backoff, Retry
 from holdfast.engine.states import State
 from holdfast.engine.trace import Trace
@@ -31,8 +32,6 @@ def worker_holder(id: object, host: str, process: int) -> str:
 
 
 DEFAULT_RETRY = Retry()
-
-Dedupe = Literal["skip", "coalesce"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,8 @@ class JobSpec:
     equal."""
     content_key: str | None = None
     dedupe: Dedupe | None = None
+    collapse: Collapse | None = None
+    """How it joins other calls with its key; ``content_key`` is then made of the key."""
     tags: tuple[str, ...] = ()
     agent: str | None = None
     correlation_id: str | None = None

@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Unpack, cast
 
+from holdfast.engine.collapse import collapse_of
 from holdfast.engine.declared import http_of
 from holdfast.engine.job import Job, Result, Verdict
 from holdfast.engine.job_options import EnqueueOptions
@@ -183,6 +184,7 @@ class Templates(OverHttp, templates.Templates):
     @operation
     def enqueue(self, name: str, /, **arguments: Any) -> Steps[JobHandle]:
         """Enqueue a job from a template; ``arguments`` are added to its payload."""
+        collapse_of(self._options)  # a generated key would join no calls
         key = self._options.get("key") or new_key()
         body = without_none(arguments=arguments, version=self._version, **{**with_policies(self._options), "key": key})
         request = post(f"/templates/{segment(name)}/enqueue", body, repeatable=True)

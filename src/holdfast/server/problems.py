@@ -69,6 +69,7 @@ BY_CODE = {
     "step_ambiguous": 422,
     # Not at the moment.
     "tenant_full": 429,
+    "budget_used_up": 429,
     "paused": 503,
     "secret_missing": 503,
     # Nothing that the caller can change.

@@ -147,11 +147,11 @@ RECORDED = (
         kept="hash created_by expires_at",
         ends=True,
     ),
-    # The operations record these as actions on `policies` and `tenants`.
+    # The operations record these as actions on `policies`, `tenants` and `limit`.
     Recorded(
         *("dispatch", "dispatch", "id"),
         operated="fair fair_auto registered unknown_kinds unknown_agents unknown_events listed_only tenant_required"
-        " running_counts required",
+        " running_counts required refusing",
         unrecorded={
             **dict.fromkeys(("limited", "ruled", "capped"), _DERIVED),
             "swept": "The position of the last scan of parked jobs.",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from holdfast.engine.bound_results import CALLBACK_TAG, RESULT_MARK
 from holdfast.engine.hooks import EndHooks
@@ -118,6 +118,17 @@ MOST_UNCOUNTED = 20
 """Attempts of a job that may end for want of file descriptors without being counted."""
 
 
+class Batch(Protocol):
+    """The batches of a kind whose handler runs many jobs at once: the jobs in them, and the calls of the handler."""
+
+    jobs: int
+    within: float
+    changed: Callable[[], None]
+
+    @property
+    def calls(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
     """``call`` returns the result as JSON text, or ``Settled`` if the job is settled already. The timeout is
@@ -145,6 +156,7 @@ class Handler:
     """Decides how long a job is held whose steps do not fit. None in a child process, whose worker decides."""
     bind: Callable[[Claim], Awaitable[Claim]] | None = None
     """Inserts the results of other jobs into the payload of a workflow's job, as its plan specifies."""
+    batch: Batch | None = None
 
     async def limited(self, claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         """The call, within its timeout."""

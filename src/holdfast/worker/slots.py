@@ -133,10 +133,18 @@ class Slots:
         self._on_end = on_end
         self._reports = reports
         self._tasks = TaskPool(self._begin, self._finish)
+        self._batches = [handler.batch for handler in handlers.values() if handler.batch is not None]
+        for batch in self._batches:
+            batch.changed = on_end
         self.running: dict[str, Run] = {}
         self.ended: list[Settlement] = []
         self.unmovable: set[str] = set()
         """Jobs under this worker's lease whose rows the database refuses to change: they stay under the lease."""
+
+    @property
+    def busy(self) -> int:
+        """Slots in use. A call of a handler for many jobs uses one, and jobs that wait for such a call none."""
+        return len(self.running) + sum(batch.calls - batch.jobs for batch in self._batches)
 
     def start(self, claims: Iterable[Claim]) -> None:
         runs = []

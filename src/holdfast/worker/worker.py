@@ -317,7 +317,7 @@ class Worker:
     def _free_slots(self) -> int:
         if self._stopping:
             return 0
-        free = self.options.concurrency - len(self._slots.running) - self._jobs_requested
+        free = self.options.concurrency - self._slots.busy - self._jobs_requested
         if self.options.max_jobs is not None:
             free = min(free, self.options.max_jobs - self.taken - self._jobs_requested)
         return free

@@ -92,8 +92,16 @@ export interface AddNodeInput {
   priority?: number | null | undefined;
   /** Idempotency key: the tenant has at most one job of this kind with this key. Enqueuing again returns it. */
   key?: string | null | undefined;
-  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. */
-  dedupe?: "skip" | "coalesce" | null | undefined;
+  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. replace: it supersedes a waiting job with its key. */
+  dedupe?: "skip" | "coalesce" | "replace" | null | undefined;
+  /** Start when no call with the same key has come for this long: 5s. One job for all of them. */
+  debounce?: number | string | null | undefined;
+  /** The arguments of a debounced job: those of the last call (default) or the first. */
+  wins?: "first" | "last" | null | undefined;
+  /** Start a debounced job at the latest this long after the first call. */
+  longest_wait?: number | string | null | undefined;
+  /** At most one job per key in this time; other calls return it. */
+  throttle?: number | string | null | undefined;
   /** Labels to filter jobs by. */
   tags?: string[] | null | undefined;
   /** The id of the parent job. Inside a handler, by default the running job. */
@@ -112,6 +120,8 @@ export interface AddNodeInput {
   limit_key?: string | null | undefined;
   /** Named resources that the job uses while it runs. */
   resources?: string[] | null | undefined;
+  /** What the job takes, each time it starts, from the rates of its limit key and resources; by default 1. */
+  units?: number | null | undefined;
   /** The retry policy, or the name of a preset. */
   retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   /** With new_job, each retry is a separate job. */
@@ -475,6 +485,22 @@ export const decodeAttemptLog: Decoder<AttemptLog> = record<AttemptLog>(() => ({
   size: number,
   ended: flag,
   ref: missing(nullable(text), () => (null)),
+}));
+
+export interface BackfillScheduleInput {
+  /** First time, included: 2026-10-01T00:00Z. */
+  start: Date | string;
+  /** Last time, excluded; not in the future. */
+  end: Date | string;
+  /** Number of its jobs that may run at once. */
+  concurrency?: number | undefined;
+}
+
+export interface BackfillScheduleResult {
+  job_id: string;
+}
+export const decodeBackfillScheduleResult: Decoder<BackfillScheduleResult> = record<BackfillScheduleResult>(() => ({
+  job_id: text,
 }));
 
 /** Delays in seconds: `base`, then `factor` times as long each time, up to `cap`. */
@@ -1010,8 +1036,16 @@ export interface EnqueueInput {
   priority?: number | null | undefined;
   /** Idempotency key: the tenant has at most one job of this kind with this key. Enqueuing again returns it. */
   key?: string | null | undefined;
-  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. */
-  dedupe?: "skip" | "coalesce" | null | undefined;
+  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. replace: it supersedes a waiting job with its key. */
+  dedupe?: "skip" | "coalesce" | "replace" | null | undefined;
+  /** Start when no call with the same key has come for this long: 5s. One job for all of them. */
+  debounce?: number | string | null | undefined;
+  /** The arguments of a debounced job: those of the last call (default) or the first. */
+  wins?: "first" | "last" | null | undefined;
+  /** Start a debounced job at the latest this long after the first call. */
+  longest_wait?: number | string | null | undefined;
+  /** At most one job per key in this time; other calls return it. */
+  throttle?: number | string | null | undefined;
   /** Labels to filter jobs by. */
   tags?: string[] | null | undefined;
   /** The id of the parent job. Inside a handler, by default the running job. */
@@ -1030,6 +1064,8 @@ export interface EnqueueInput {
   limit_key?: string | null | undefined;
   /** Named resources that the job uses while it runs. */
   resources?: string[] | null | undefined;
+  /** What the job takes, each time it starts, from the rates of its limit key and resources; by default 1. */
+  units?: number | null | undefined;
   /** The retry policy, or the name of a preset. */
   retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   /** With new_job, each retry is a separate job. */
@@ -1058,8 +1094,16 @@ export interface EnqueueJobInput {
   priority?: number | null | undefined;
   /** Idempotency key: the tenant has at most one job of this kind with this key. Enqueuing again returns it. */
   key?: string | null | undefined;
-  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. */
-  dedupe?: "skip" | "coalesce" | null | undefined;
+  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. replace: it supersedes a waiting job with its key. */
+  dedupe?: "skip" | "coalesce" | "replace" | null | undefined;
+  /** Start when no call with the same key has come for this long: 5s. One job for all of them. */
+  debounce?: number | string | null | undefined;
+  /** The arguments of a debounced job: those of the last call (default) or the first. */
+  wins?: "first" | "last" | null | undefined;
+  /** Start a debounced job at the latest this long after the first call. */
+  longest_wait?: number | string | null | undefined;
+  /** At most one job per key in this time; other calls return it. */
+  throttle?: number | string | null | undefined;
   /** Labels to filter jobs by. */
   tags?: string[] | null | undefined;
   /** The id of the parent job. Inside a handler, by default the running job. */
@@ -1078,6 +1122,8 @@ export interface EnqueueJobInput {
   limit_key?: string | null | undefined;
   /** Named resources that the job uses while it runs. */
   resources?: string[] | null | undefined;
+  /** What the job takes, each time it starts, from the rates of its limit key and resources; by default 1. */
+  units?: number | null | undefined;
   /** The retry policy, or the name of a preset. */
   retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   /** With new_job, each retry is a separate job. */
@@ -1124,8 +1170,16 @@ export interface EnqueueTemplateInput {
   priority?: number | null | undefined;
   /** Idempotency key: the tenant has at most one job of this kind with this key. Enqueuing again returns it. */
   key?: string | null | undefined;
-  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. */
-  dedupe?: "skip" | "coalesce" | null | undefined;
+  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. replace: it supersedes a waiting job with its key. */
+  dedupe?: "skip" | "coalesce" | "replace" | null | undefined;
+  /** Start when no call with the same key has come for this long: 5s. One job for all of them. */
+  debounce?: number | string | null | undefined;
+  /** The arguments of a debounced job: those of the last call (default) or the first. */
+  wins?: "first" | "last" | null | undefined;
+  /** Start a debounced job at the latest this long after the first call. */
+  longest_wait?: number | string | null | undefined;
+  /** At most one job per key in this time; other calls return it. */
+  throttle?: number | string | null | undefined;
   /** Labels to filter jobs by. */
   tags?: string[] | null | undefined;
   /** The id of the parent job. Inside a handler, by default the running job. */
@@ -1144,6 +1198,8 @@ export interface EnqueueTemplateInput {
   limit_key?: string | null | undefined;
   /** Named resources that the job uses while it runs. */
   resources?: string[] | null | undefined;
+  /** What the job takes, each time it starts, from the rates of its limit key and resources; by default 1. */
+  units?: number | null | undefined;
   /** The retry policy, or the name of a preset. */
   retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   /** With new_job, each retry is a separate job. */
@@ -1589,6 +1645,7 @@ export interface Limit {
   set_by: string;
   created_at: Date;
   updated_at: Date;
+  refuse: boolean;
   running: number;
   waiting: number;
 }
@@ -1603,6 +1660,7 @@ export const decodeLimit: Decoder<Limit> = record<Limit>(() => ({
   set_by: text,
   created_at: time,
   updated_at: time,
+  refuse: missing(flag, () => (false)),
   running: missing(number, () => (0)),
   waiting: missing(number, () => (0)),
 }));
@@ -3050,6 +3108,8 @@ export interface SetLimitInput {
   rate?: string | null | undefined;
   /** Maximum starts at the same moment (1: evenly spread). */
   burst?: number | null | undefined;
+  /** Refuse new jobs while the rate has nothing left, instead of holding them. */
+  refuse?: boolean | null | undefined;
 }
 
 export interface SetNotifierInput {

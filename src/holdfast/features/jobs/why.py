@@ -320,6 +320,8 @@ def cancelled(snapshot: Snapshot) -> Reason | None:
     ended = "discarded" if event.type == "discard" else "cancelled"
     by = "its own handler" if event.meta.get("by") == "handler" else event.actor
     reason = f": {event.meta['reason']}" if event.meta.get("reason") else ""
+    if event.meta.get("superseded_by"):
+        reason += f" by job {event.meta['superseded_by']}"
     return Reason(ended, f"it was {ended} by {by} at {at(job.finished_at)}{reason}", "Enqueue it again.", {"by": by})
 
 

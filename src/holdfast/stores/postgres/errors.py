@@ -58,6 +58,7 @@ OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH076": (Refused, "key_required"),
     "ZH077": (Refused, "executor_required"),
     "ZH078": (Refused, "agent_required"),
+    "ZH079": (Refused, "budget_used_up"),
     "ZH074": (NotFound, "login_not_found"),
     "ZH075": (Refused, "login_exempt"),
     "ZH073": (Refused, "tenant_pinned"),

@@ -55,6 +55,7 @@ CODE_FILES = CodeFiles(
         "job_insert",
         "transition_leases",
         "transition",
+        "collapse",
         "enqueue",
         "retry_as",
         "leases",

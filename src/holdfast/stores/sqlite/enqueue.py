@@ -17,7 +17,15 @@ from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.requests import new_id
 from holdfast.stores.sqlite.base import end_write, sign_enqueue
 from holdfast.stores.sqlite.codec import insert_jobs, insert_plain
-from holdfast.stores.sqlite.insert_checks import agents_of, check_cap, check_payloads, is_ruled, refuse_paused
+from holdfast.stores.sqlite.collapse import collapse, supersede
+from holdfast.stores.sqlite.insert_checks import (
+    agents_of,
+    budget_refusal,
+    check_cap,
+    check_payloads,
+    is_ruled,
+    refuse_paused,
+)
 from holdfast.stores.sqlite.registry_checks import refuse_unregistered
 
 _ADD_KEY = (
@@ -62,6 +70,7 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = No
     check (pauses, payload rules, registries); None reads it."""
     results: list[Enqueued] = []
     new: list[JobSpec] = []
+    old: dict[str, str] = {}
     agents = (yield from agents_of(specs, tenant)) if any(spec.agent is not None for spec in specs) else {}
     for spec in specs:
         if spec.parent_id is not None:
@@ -72,6 +81,11 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = No
             spec = child
         agent = agents.get(spec.agent) if spec.agent is not None else None
         refused = None if agent is None else agent_refusal(agent, spec.kind, len(spec.payload.encode()))
+        if spec.collapse is not None and refused is None:
+            given = spec if agent is None else with_agent_settings(agent, spec, from_micros(now))
+            joined = yield from collapse(given, spec.collapse, tenant, now, _fingerprint(spec), new, old)
+            results.append(joined or Enqueued(spec.id, True))
+            continue
         keyed = spec.key is not None or spec.content_key is not None
         # A duplicate returns the existing job even if its agent would refuse a new one.
         duplicate = (yield from _duplicate(spec, tenant, refused is not None)) if keyed else None
@@ -82,11 +96,15 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = No
         else:
             new.append(spec if agent is None else with_agent_settings(agent, spec, from_micros(now)))
             results.append(Enqueued(spec.id, True))
+    if any(spec.collapse is not None for spec in specs):
+        results = yield from supersede(specs, results, new, old, now)
     if new:
         if ruled or (ruled is None and (yield from is_ruled())):
             yield from refuse_unregistered(new, tenant, now)
             yield from refuse_paused(new, tenant, now)
             yield from check_payloads(new, tenant)
+            if (refusal := (yield from budget_refusal(new, tenant, now))) is not None:
+                raise refusal
         yield from check_cap(new, tenant, now)
         yield insert_jobs(new, tenant, now)
         references = [(spec.id, tenant, *astuple(spec.references)) for spec in new if spec.references is not None]
@@ -109,12 +127,16 @@ def _inherit(spec: JobSpec, tenant: str) -> Steps[JobSpec | None]:
     )
 
 
+def _fingerprint(spec: JobSpec) -> str:
+    return spec.payload_hash or hashlib.sha256(canonical(decode(spec.payload)).encode()).hexdigest()
+
+
 def _duplicate(spec: JobSpec, tenant: str, refused: bool) -> Steps[Enqueued | None]:
     """The existing job with the same key or content, if there is one. A job that will be refused does not take the
     key."""
     fingerprint = ""
     if spec.key is not None:
-        fingerprint = spec.payload_hash or hashlib.sha256(canonical(decode(spec.payload)).encode()).hexdigest()
+        fingerprint = _fingerprint(spec)
         added = [] if refused else (yield Statement(_ADD_KEY, (tenant, spec.kind, spec.key, spec.id, fingerprint)))
         rows = [] if added else (yield Statement(_OF_KEY, (tenant, spec.kind, spec.key)))
         if rows:

@@ -48,6 +48,7 @@ _REFUSALS: tuple[tuple[str, type[HoldfastError], str], ...] = (
     ("executor required", Refused, "executor_required"),
     ("agent required", Refused, "agent_required"),
     ("tenant full", Refused, "tenant_full"),
+    ("budget used up", Refused, "budget_used_up"),
     ("secret in settings", Refused, "secret_in_settings"),
     ("time out of range", InvalidSetting, "invalid_time"),
     ("payload too deep", InvalidPayload, "payload_too_deep"),

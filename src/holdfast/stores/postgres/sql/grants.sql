@@ -4,7 +4,7 @@ declare
     v_schema  text := current_schema();
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'events_gone', 'app_events_after', 'chain', 'circumstances', 'liveness', 'list_workers', 'running_versions',
                               'active_subscriptions', 'scope', 'pinned_tenant', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'event_type', 'uuid7',
-                              'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
+                              'watch_job', 'list_limits', 'all_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
                               'seals_of', 'fair_queues', 'registered_only', 'turn_of', 'shown_payload', 'attempt_payload', 'hides', 'withheld',
                               'payload_indexes', 'jobs_by_payload', 'lock_waits', 'lock_holders', 'signal_key', 'token_of', 'token_used', 'open_session', 'end_session',   -- each needs the hash of a token
                               'refusal_reason', 'policies', 'current_base', 'ledger_base', 'ledger_position', 'ledger_snapshot', 'origin'];
@@ -14,8 +14,8 @@ declare
                               'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint', 'note_upload', 'release_key',
                               'add_artifact', 'append_log', 'due_work', 'promote_due', 'expire_overdue', 'recover_leases', 'quarantine', 'backoff_delay',
                               'enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'save_cursor', 'seal_ledger', 'enqueued_payloads', 'save_steps', 'send_event', 'attend_approvals',
-                              'keep_approval_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
-                              'start_workflow', 'add_to_workflow', 'fire_callbacks', 'attend_limits', 'wake_limited', 'age_queues', 'reserve', 'release_reservation', 'record_reservation',
+                              'keep_approval_token', 'enqueue_made', 'fire_schedules', 'backfill_schedule', 'declare_schedules', 'add_schedule', 'change_schedule',
+                              'start_workflow', 'add_to_workflow', 'fire_callbacks', 'attend_limits', 'wake_limited', 'use_units', 'age_queues', 'reserve', 'release_reservation', 'record_reservation',
                               'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
                               'sweep_retention', 'declare_retention', 'unarchived', 'archive_rows', 'record_archive', 'count_usage', 'orphans', 'forget_orphans',
                               'next_operation', 'hold_operation', 'do_operation', 'declare_payload_rules', 'note_webhook_delivery', 'disable_webhook', 'tell_health'];

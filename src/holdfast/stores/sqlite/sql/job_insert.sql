@@ -47,6 +47,8 @@ BEGIN
              AND NOT (NEW.source_system = 'holdfast' AND EXISTS (
                  SELECT 1 FROM holdfast_approval g WHERE g.job_id = NEW.parent_id AND g.tenant = NEW.tenant AND g.notify = NEW.kind))
         THEN RAISE(ABORT, 'tenant unregistered: only registered tenants may have jobs')
+        WHEN EXISTS (SELECT 1 FROM holdfast_overdrawn_job o WHERE o.n = NEW.n)
+        THEN RAISE(ABORT, 'budget used up: a limit that refuses new jobs has nothing left')
         WHEN d.tenant_required AND NEW.tenant = 'default' AND NEW.retry_of IS NULL
         THEN RAISE(ABORT, 'tenant required: name a tenant; `default` counts as none')
         WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM holdfast_lacking_job l WHERE l.n = NEW.n AND l.fact = 'key')
@@ -132,6 +134,8 @@ BEGIN
                AND NOT (j.source_system = 'holdfast' AND EXISTS (
                    SELECT 1 FROM holdfast_approval g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind)))
         THEN RAISE(ABORT, 'tenant unregistered: only registered tenants may have jobs')
+        WHEN EXISTS (SELECT 1 FROM holdfast_overdrawn_job o WHERE o.n > OLD.floor)
+        THEN RAISE(ABORT, 'budget used up: a limit that refuses new jobs has nothing left')
         WHEN d.tenant_required AND EXISTS (
             SELECT 1 FROM holdfast_job j WHERE j.n > OLD.floor AND j.tenant = 'default' AND j.retry_of IS NULL AND j.source_system <> 'holdfast')
         THEN RAISE(ABORT, 'tenant required: name a tenant; `default` counts as none')
