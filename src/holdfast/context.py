@@ -26,6 +26,7 @@ from holdfast.features.workflows.model import ParentResult
 from holdfast.features.workflows.run import Extension, Results, aextend_workflow, extend_workflow
 from holdfast.steps.calls import AwaitedCalls, BlockingCalls, Checkpoints, SyncCheckpoints
 from holdfast.steps.handler_run import Facts, HandlerRun
+from holdfast.steps.messages import AwaitedMessages, BlockingMessages
 from holdfast.steps.transaction import AsyncTransaction, Transaction
 from holdfast.stores.flow import Flow
 from holdfast.stores.session import Session
@@ -169,7 +170,7 @@ class BaseContext(Facts):
         return self.workflow_id
 
 
-class Context(AwaitedCalls, BaseContext):
+class Context(AwaitedCalls, AwaitedMessages, BaseContext):
     """The context of an async handler: what it can know about its job, and do while it runs.
 
     Operations that use the database are coroutines::
@@ -266,7 +267,7 @@ class Context(AwaitedCalls, BaseContext):
         await self._run.ending.aon(connection, result)
 
 
-class SyncContext(BlockingCalls, BaseContext):
+class SyncContext(BlockingCalls, BlockingMessages, BaseContext):
     """The context of a sync handler. It has the operations of ``Context``; each blocks until it is done::
 
     @app.job

@@ -37,6 +37,7 @@ from holdfast.worker.startup import retry_briefly
 from holdfast.worker.threads import Threads
 from holdfast.worker.tick import Tick
 from holdfast.worker.worker import Worker, WorkerOptions
+from holdfast.worker.stream_writer import StreamWriter
 from holdfast.worker.writers import StepWriter
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ def handler_tools(
         hooks=app.hooks,
         version=session.version,
     )
-    step_tools = StepTools(StepWriter(app._store, tenant), threads, lambda: app._notifier, reached)
+    streams = StreamWriter(app._store, tenant, serving.vault)
+    step_tools = StepTools(StepWriter(app._store, tenant), threads, lambda: app._notifier, reached, streams)
     return HandlerTools(
         serving,
         threads,

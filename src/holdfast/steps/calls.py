@@ -18,7 +18,7 @@ from holdfast.engine.steps import RESERVED, RUNNING, check_step_name
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.steps.approvals import ApprovalOptions, Decision, decision
-from holdfast.steps.driver import Plan, running
+from holdfast.steps.driver import Plan, RunningStep, running
 from holdfast.steps.handler_run import HandlerRun, ThreadDriver
 from holdfast.steps.values import AppEvent, is_async, label_of
 from holdfast.stores.flow import Flow
@@ -57,7 +57,7 @@ class BlockingSteps:
         return partial(self._driver.drive, call, partial(self._run, key, function, args, kwargs))
 
     def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        token = running.set(key)
+        token = running.set(RunningStep(key))
         try:
             if is_async(function) or self._timeout is None:
                 result = function(*args, **kwargs)
@@ -214,7 +214,7 @@ class AwaitedSteps:
         return await self._plan.durable.drive(call, partial(self._run, key, function, args, kwargs))
 
     async def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        token = running.set(key)
+        token = running.set(RunningStep(key))
         try:
             if self._timeout is None:
                 return await self._call(function, args, kwargs)
