@@ -167,7 +167,7 @@ def stream_page(
 ) -> Program[StreamPage]:
     """The next chunks of a stream; without a ``vault``, sealed ones are refused."""
     cursor = position(after)
-    read = yield from run(store.streams.read(job_id, check_stream(name), cursor[0], cursor[1], tenant))
+    read = yield from run(store.streams.read(job_id, check_stream(name), cursor, tenant))
     if read is None:
         raise not_found(parse_id(job_id), tenant)
     state, parts = read

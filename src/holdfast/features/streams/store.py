@@ -19,20 +19,21 @@ from holdfast.stores.sqlite.base import SqlitePart, act_under, end_write, ids_js
 class StreamReads(Reader):
     @flow(writes=False)
     def read(
-        self, job_id: str, stream: str, attempt: int, n: int, tenant: str
+        self, job_id: str, stream: str, after: tuple[int, int, int], tenant: str
     ) -> Steps[tuple[State, list[StoredPart]] | None]:
-        """The state of the job, and the parts of a stream from a position on, up to about a megabyte; None without such
+        """The state of the job, and the parts of a stream after a position, up to about a megabyte; None without such
         a job. In one statement: of an ended job, these are all parts that it has written."""
         columns = Record.columns(StoredPart, "p.")
         text = (
             f"select s.state, {columns} from {{job_state}} s left join"
             " (select c.*, sum(length(c.chunks)) over (order by c.attempt, c.n) - length(c.chunks) as before from"
             " (select c.* from {stream_part} c where c.job_id = :id and c.stream = :stream"
-            " and (c.attempt > :attempt or c.attempt = :attempt and c.n >= :n)"
+            " and (c.attempt > :attempt or c.attempt = :attempt and (c.n > :n or c.n = :n and c.count > :i))"
             f" order by c.attempt, c.n limit {PAGE_PARTS}) c) p on p.job_id = s.id and p.before < {PAGE_BYTES}"
             f" where s.id = :id and {within(tenant, 's.tenant')} order by p.attempt, p.n"
         )
-        rows = yield from self._query(tenant, text, id=parse_id(job_id), stream=stream, attempt=attempt, n=n)
+        attempt, n, i = after
+        rows = yield from self._query(tenant, text, id=parse_id(job_id), stream=stream, attempt=attempt, n=n, i=i)
         if not rows:
             return None
         decode = Record.decoder(StoredPart, self.dialect.codec)
