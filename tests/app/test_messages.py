@@ -191,6 +191,6 @@ async def test_async_forms(app: App) -> None:
     handle = await echo.aenqueue()
     with working(app):
         assert await handle.aask("say", "hello", timeout=20) == "HELLO"
-        assert await handle.await_value("heard", timeout=20) == "hello"
+        assert await handle.await_for_value("heard", timeout=20) == "hello"
         assert await handle.avalue("heard") == "hello"
         assert await handle == "done"

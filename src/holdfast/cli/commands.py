@@ -24,7 +24,7 @@ from holdfast.features.dead_letters import commands as dead_letters
 from holdfast.features.events import commands as events
 from holdfast.features.health import commands as health
 from holdfast.features.jobs import commands as jobs
-from holdfast.features.jobs import operator_commands
+from holdfast.features.jobs import message_commands, operator_commands
 from holdfast.features.limits import commands as limits
 from holdfast.features.payloads import commands as payloads
 from holdfast.features.registry import commands as registry
@@ -266,7 +266,7 @@ GROUPS = (
     ("audit", audit.commands),
 )
 # Importing this module adds commands to a group of another module.
-ADDED = (operator_commands,)
+ADDED = (operator_commands, message_commands)
 
 for name, group in GROUPS:
     app.add_typer(group, name=name)

@@ -159,6 +159,8 @@ def _endpoint(
             values |= {"after": PagePosition.read(after, session.tenant), "limit": limit + 1}
         elif not declared.in_body and any(each.name == "limit" for each in inputs):
             values["limit"] = limit
+        if after is not None and position is None and not with_page:
+            values["after"] = after
         return [values.pop(each.place) for each in inputs if each.positional and each.required], values
 
     def shaped(app: Any, result: Any, limit: int) -> Any:

@@ -15,7 +15,16 @@ from holdfast.engine.payload import decode, encode
 from holdfast.errors import Refused
 from holdfast.features.jobs.store import not_found
 from holdfast.features.payloads.model import HIDDEN
-from holdfast.features.streams.model import Chunk, StoredPart, StreamPage, check_stream, chunks_of, position
+from holdfast.features.streams.model import (
+    PAGE_BYTES,
+    PAGE_PARTS,
+    Chunk,
+    StoredPart,
+    StreamPage,
+    check_stream,
+    chunks_of,
+    position,
+)
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.stores.requests import JobId, SendEvent, SendMessage, SentResult, Tenant, new_id
@@ -182,8 +191,8 @@ def stream_page(
     # Encrypted chunks are opened in a thread, others are quickly decoded.
     sealed = any(part.chunks.startswith(MARK) for part in parts)
     chunks = (yield from call(opened)) if sealed else opened()
-    position_after = chunks[-1].id if chunks else after
-    return StreamPage(chunks, position_after, state.finished and not parts)
+    is_last = len(parts) < PAGE_PARTS and sum(len(part.chunks) for part in parts) < PAGE_BYTES
+    return StreamPage(chunks, chunks[-1].id if chunks else after, state.finished and is_last)
 
 
 def _values_of(part: StoredPart, vault: Vault | None, tenant: str, job_id: str) -> list[Any]:
