@@ -172,7 +172,10 @@ def test_published_values(app: App) -> None:
         assert handle.wait_for_value("other", timeout=20) == 1
         assert handle.value("state") == {"rows": 7}
         assert handle.value("none", default=3) == 3
-        assert [(each.name, each.value) for each in app.jobs.values(handle.id)] == [("other", 1), ("state", {"rows": 7})]
+        assert [(each.name, each.value) for each in app.jobs.values(handle.id)] == [
+            ("other", 1),
+            ("state", {"rows": 7}),
+        ]
         handle.send("end")
         handle.result(timeout=20)
     assert handle.value("state") == {"rows": 7}

@@ -40,13 +40,16 @@ def test_killed_workers_lose_no_message_and_repeat_no_chunk(
     session_of(app).make_ready()
     handle, count = app.enqueue("mailroom", {"count": 12}), 12
     marks = tmp_path / "begun"
+
+    def begun() -> int:
+        return len(marks.read_text().splitlines()) if marks.exists() else 0
+
     sending = threading.Thread(target=lambda: [handle.send("letter", n) for n in range(count - 1)])
     sending.start()
     for _ in range(3):
-        before = len(marks.read_text().splitlines()) if marks.exists() else 0
-        wanted = min(count - 2, before + choice.randint(1, 3))
+        wanted = min(count - 2, begun() + choice.randint(1, 3))
         with worker(url, tmp_path) as victim:
-            until(lambda n=wanted: marks.exists() and len(marks.read_text().splitlines()) >= n, "it works", limit=30.0)
+            until(lambda: begun() >= wanted, "it works", limit=30.0)  # noqa: B023
             victim.kill()
             victim.wait(timeout=10)
     sending.join()
@@ -68,7 +71,7 @@ def test_messages_and_events_in_the_transaction_of_the_caller(app: App, url: str
     handle = wait.enqueue()
     work_off(app)
     connect = psycopg.connect if url.startswith("postgres") else sqlite3.connect
-    with closing(connect(url.removeprefix("sqlite:///"))) as connection:  # type: ignore[operator]
+    with closing(connect(url.removeprefix("sqlite:///"))) as connection:
         assert handle.send("go", 1, connection=connection).created
         app.send_event("news", {"n": 1}, connection=connection)
         connection.rollback()
@@ -202,7 +205,12 @@ def test_restricted_kinds_hide_streams_values_and_answers(app: App) -> None:
     with working(app):
         assert handle.ask("ask", CANARY, timeout=20) == CANARY, "the program that asked gets its answer"
     assert handle.value("state") == CANARY
-    for read in (app.jobs.steps(handle.id), app.jobs.values(handle.id), app.jobs.value(handle.id, "state"), app.jobs.stream(handle.id, "out")):
+    for read in (
+        app.jobs.steps(handle.id),
+        app.jobs.values(handle.id),
+        app.jobs.value(handle.id, "state"),
+        app.jobs.stream(handle.id, "out"),
+    ):
         assert "[restricted]" in str(read)
         assert CANARY not in str(read)
 

@@ -209,7 +209,8 @@ def test_large_streams_are_read_page_by_page(app: App) -> None:
     handle = work.enqueue()
     work_off(app)
     page = app.jobs.stream(handle.id, "text")
-    assert 0 < len(page.chunks) < 100 and not page.ended
+    assert 0 < len(page.chunks) < 100
+    assert not page.ended
     assert [int(chunk.data.split()[0]) for chunk in handle.stream("text")] == list(range(100))
 
 
@@ -217,9 +218,8 @@ def test_nothing_is_written_in_a_transaction_that_ends_the_job(app: App) -> None
     @app.job
     def work(ctx: SyncContext) -> None:
         ctx.stream("text").write("before")
-        with ctx.transaction():
-            with pytest.raises(Conflict, match="open"):
-                ctx.stream("text").write("inside")
+        with ctx.transaction(), pytest.raises(Conflict, match="open"):
+            ctx.stream("text").write("inside")
 
     handle = work.enqueue()
     work_off(app)

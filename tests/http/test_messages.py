@@ -132,7 +132,8 @@ def test_restricted_streams_are_hidden_over_http(app: App) -> None:
         ((event, _, chunk), _) = follow(base, handle.id)
         assert (event, chunk["data"]) == ("chunk", "[restricted]")
         page = httpx2.get(f"{base}/jobs/{handle.id}", headers=HEADERS)
-        assert page.status_code == 200 and "Output stream out" in page.text
+        assert page.status_code == 200
+        assert "Output stream out" in page.text
         assert CANARY not in page.text
         # A viewer reads, and does not send.
         refused = httpx2.post(f"{base}/api/v1/jobs/{handle.id}/messages", headers=HEADERS, json={"name": "ask"})

@@ -50,7 +50,6 @@ from holdfast.outgoing import EgressPolicy
 from holdfast.steps.signature import Signature
 from holdfast.stores.application_pool import url_of
 from holdfast.stores.artifacts import Artifacts, ArtifactStore
-from holdfast.stores.flow import run
 from holdfast.stores.namespace import call
 from holdfast.stores.port import POOL_SIZE
 from holdfast.stores.requests import SendEvent, SentResult, new_id
@@ -399,7 +398,8 @@ class App(Namespaces):
         """Send an event. Jobs that wait for it continue, and subscriptions to it create jobs.
 
         ``data`` is a JSON object. With a ``key``, the event is recorded once, however often it is sent. With a ``job``,
-        only that job receives it. With your own ``connection``, it is sent if your transaction commits. Raises ``InvalidSetting``, ``Refused``, or ``NotFound`` for an unknown job.
+        only that job receives it. With your own ``connection``, it is sent if your transaction commits. Raises
+        ``InvalidSetting``, ``Refused``, or ``NotFound`` for an unknown job.
         """
         if data is not None and not isinstance(data, dict):
             raise InvalidSetting("event data must be a JSON object", code="invalid_event")

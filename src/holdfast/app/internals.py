@@ -34,10 +34,10 @@ from holdfast.worker.options import TickKeywords, TickOptions, TickSummary
 from holdfast.worker.processes.pool import Children
 from holdfast.worker.retention import BATCHES, WORKER_JOBS, Archiving, delete_orphans
 from holdfast.worker.startup import retry_briefly
+from holdfast.worker.stream_writer import StreamWriter
 from holdfast.worker.threads import Threads
 from holdfast.worker.tick import Tick
 from holdfast.worker.worker import Worker, WorkerOptions
-from holdfast.worker.stream_writer import StreamWriter
 from holdfast.worker.writers import StepWriter
 
 if TYPE_CHECKING:

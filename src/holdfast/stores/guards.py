@@ -81,8 +81,8 @@ KEPT = {
     ),
     # A section that runs again replaces its parts; others are kept with their job, or for a month.
     "stream_part": Kept(
-        "exists (select 1 from job_state s where s.id = old.job_id and s.state <> 'cleaned' and s.state <> 'in_progress')"
-        " and old.at > days_ago(30)",
+        "old.at > days_ago(30) and exists (select 1 from job_state s where s.id = old.job_id"
+        " and s.state <> 'cleaned' and s.state <> 'in_progress')",
         "only a handler that runs again replaces its parts",
     ),
     "vote": Kept(

@@ -10,8 +10,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from holdfast.engine.declared import Help
-from holdfast.engine.ids import IdMaker
-from holdfast.engine.ids import parse_id
+from holdfast.engine.ids import IdMaker, parse_id
 from holdfast.engine.job import EVERY_TENANT, Renewal
 from holdfast.engine.names import NamedKind
 from holdfast.engine.retry import attempt_limit

@@ -39,7 +39,8 @@ class Following(Namespace):
     ) -> Program[SentResult]:
         """Send a message, which the handler receives with ``ctx.receive(name)``: see ``app.jobs.send``."""
         options: dict[str, Any] = {} if connection is None else {"connection": connection}
-        return (yield from self._do(Jobs.send, name, data, key=key, **options))
+        result: SentResult = yield from self._do(Jobs.send, name, data, key=key, **options)
+        return result
 
     asend = awaited(send)
 
@@ -95,7 +96,9 @@ class Following(Namespace):
                     raise JobFailed(f"job {self.id} has ended without {what}", code="not_published")
                 left = remaining()
                 if left is not None and left <= 0:
-                    raise WaitTimeout(f"job {self.id} had not given {what} after {seconds(timeout or 0, 'timeout'):g} s")
+                    raise WaitTimeout(
+                        f"job {self.id} had not given {what} after {seconds(timeout or 0, 'timeout'):g} s"
+                    )
                 yield from pause(delay if left is None else min(delay, left))
                 delay = min(SLOWEST_READ, delay * 2)
 

@@ -138,7 +138,7 @@ async def _streams(request: Request, job: Job) -> list[tuple[str, list[tuple[int
     there is more to come, which the page's script reads."""
     client, jobs = session_of(the_app(request)), the_app(request).jobs
     names = await client.arun(client.store.streams.names(job.id, client.tenant))
-    streams = []
+    streams = list[tuple[str, list[tuple[int, str]], str | None, bool]]()
     for name in names[:STREAMS]:
         try:
             page = await jobs.astream(job.id, name)

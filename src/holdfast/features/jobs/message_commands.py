@@ -11,8 +11,10 @@ import typer
 
 from holdfast import config
 from holdfast.cli.derived import derive
+from holdfast.cli.options import document
 from holdfast.cli.output import emit, plain, say, to_json, write
 from holdfast.cli.session import AnyTenant, OneTenant, full_id
+from holdfast.engine.json_schema import as_json
 from holdfast.features.jobs.commands import commands
 from holdfast.features.jobs.operations import Jobs
 from holdfast.features.payloads.model import HIDDEN
@@ -28,9 +30,11 @@ from holdfast.stores.vault import Vault, shown
     "holdfast jobs send 01a1de74-eb8c-70f1-843b-cac5f6817387 approve '{\"limit\": 100}'",
 )
 def send(session: OneTenant, inputs: dict[str, Any]) -> None:
-    """Send a message to a job."""
+    """Send a message to a job: JSON, text, @file, or - for stdin."""
+    text = inputs.pop("data", None)
+    data = None if text is None else document(text) if text.startswith(("@", "-")) else as_json(text)
     with session.connect() as client:
-        sent = Jobs(client).send(**{**inputs, "job_id": full_id(client, inputs["job_id"])})
+        sent = Jobs(client).send(**{**inputs, "data": data, "job_id": full_id(client, inputs["job_id"])})
     if session.as_json:
         emit(sent)
     else:
@@ -48,8 +52,8 @@ def values(session: AnyTenant, inputs: dict[str, Any]) -> None:
         {
             "name": lambda each: each.name,
             "value": lambda each: plain(json.dumps(shown(each.value), ensure_ascii=False)),
-            "attempt": lambda each: each.attempt,
-            "at": lambda each: each.at,
+            "attempt": lambda each: str(each.attempt),
+            "at": lambda each: f"{each.at:%Y-%m-%d %H:%M:%S}",
         },
         none="No values.",
     )
@@ -66,7 +70,9 @@ def values(session: AnyTenant, inputs: dict[str, Any]) -> None:
 def stream(
     session: AnyTenant,
     inputs: dict[str, Any],
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Print new chunks until the job has ended.")] = True,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", help="Print new chunks until the job has ended.")
+    ] = True,
 ) -> None:
     """Print an output stream of a job as its handler writes it: text as it is, other chunks as JSON."""
     with session.connect() as client:

@@ -11,7 +11,7 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.messages import DATA_LIMIT, Published, answered_as, check_message, published_as
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
-from holdfast.engine.payload import decode, encode
+from holdfast.engine.payload import MARK, decode, encode
 from holdfast.errors import Refused
 from holdfast.features.jobs.store import not_found
 from holdfast.features.payloads.model import HIDDEN
@@ -28,7 +28,7 @@ from holdfast.features.streams.model import (
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.stores.requests import JobId, SendEvent, SendMessage, SentResult, Tenant, new_id
-from holdfast.stores.vault import MARK, Vault
+from holdfast.stores.vault import Vault
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
@@ -37,7 +37,7 @@ MessageName = Annotated[str, Help("The name of the message, which the handler re
 MessageId = Annotated[str, Help("The id of the message.", "MESSAGE", longest=100)]
 ValueName = Annotated[str, Help("The name of the value.", "NAME", longest=90)]
 StreamName = Annotated[str, Help("The name of the stream.", "NAME", longest=90)]
-Data = Annotated[Any, Help("The contents of the message, any JSON.", "JSON")]
+Data = Annotated[Any, Help("The contents of the message, any JSON.", "JSON", argument=True)]
 _Values = list[Published]
 _Names = list[str]
 
@@ -201,7 +201,8 @@ def _values_of(part: StoredPart, vault: Vault | None, tenant: str, job_id: str) 
         if vault is None:
             raise Refused("the stream is sealed: only programs that have the key can read it", code="stream_sealed")
         text = vault.open(text, what="stream", tenant=tenant, job_id=job_id, place=f"{part.attempt}/{part.n}")
-    values: list[Any] = decode(text)
+    values = decode(text)
+    assert isinstance(values, list)
     return values
 
 
@@ -210,7 +211,7 @@ def _is_hidden(store: Store, job_id: str, tenant: str) -> Program[bool]:
     job = yield from run(store.jobs.get(job_id, tenant))
     if job is None:
         raise not_found(parse_id(job_id), tenant)
-    return job.payload == HIDDEN
+    return bool(job.payload == HIDDEN)
 
 
 def _shown(value: Published, hidden: bool) -> Published:

@@ -54,7 +54,6 @@ from holdfast.features.jobs.store import (
 )
 from holdfast.steps.history import History
 from holdfast.stores.flow import run
-from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.requests import (
     Counted,
     JobConditions,

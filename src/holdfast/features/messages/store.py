@@ -32,8 +32,9 @@ _JOB = "SELECT tenant, state FROM holdfast_job_state WHERE id = :job AND (:any O
 _BEFORE = "SELECT id FROM holdfast_message WHERE job_id = :job AND (id = :id OR name = :name AND key = :key)"
 _SEND = (
     "INSERT INTO holdfast_message (id, tenant, job_id, n, name, data, asked, key, sent_by, sent_at)"
-    " VALUES (:id, :tenant, :job, 1 + coalesce((SELECT max(n) FROM holdfast_message WHERE job_id = :job AND name = :name),"
-    " 0), :name, :data, :asked, :key, :actor, :now)"
+    " VALUES (:id, :tenant, :job,"
+    " 1 + coalesce((SELECT max(n) FROM holdfast_message WHERE job_id = :job AND name = :name), 0),"
+    " :name, :data, :asked, :key, :actor, :now)"
 )
 _WAIT = (
     "SELECT min(n) FROM holdfast_step WHERE job_id = :job AND kind = 'event' AND name = :mailbox AND ended_at IS NULL"

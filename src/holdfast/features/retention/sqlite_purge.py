@@ -83,8 +83,8 @@ _APP_EVENTS = (
     f" :year AND {_READ_BY_ALL} ORDER BY id LIMIT :want) RETURNING 1"
 )
 _STREAMS = (
-    "DELETE FROM holdfast_stream_part WHERE (job_id, attempt, n) IN (SELECT job_id, attempt, n FROM holdfast_stream_part"
-    " WHERE at <= :month ORDER BY at LIMIT :want) RETURNING 1"
+    "DELETE FROM holdfast_stream_part WHERE (job_id, attempt, n) IN"
+    " (SELECT job_id, attempt, n FROM holdfast_stream_part WHERE at <= :month ORDER BY at LIMIT :want) RETURNING 1"
 )
 
 

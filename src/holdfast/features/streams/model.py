@@ -103,9 +103,7 @@ def chunks_of(part: StoredPart, values: Sequence[Any], after: tuple[int, int, in
     """The chunks of a part after a position. ``values`` are those of all its chunks."""
     skipped = after[2] if (part.attempt, part.n) == after[:2] else 0
     return [
-        Chunk(
-            f"{part.attempt}-{part.n}-{i}", value, part.section, part.attempt, part.replaces and i == 1, part.at
-        )
+        Chunk(f"{part.attempt}-{part.n}-{i}", value, part.section, part.attempt, part.replaces and i == 1, part.at)
         for i, value in enumerate(values, 1)
         if i > skipped
     ]

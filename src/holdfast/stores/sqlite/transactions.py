@@ -97,9 +97,7 @@ class SqliteTransactions(abc.ABC):
 
     @property
     def on_connection(self) -> SqliteCallerOperations:
-        return SqliteCallerOperations(
-            self.jobs, self.leases, self.workflows, self.attempts, self.ledger, self.messages
-        )
+        return SqliteCallerOperations(self.jobs, self.leases, self.workflows, self.attempts, self.ledger, self.messages)
 
     @abc.abstractmethod
     def migrate(self) -> SchemaStatus:
