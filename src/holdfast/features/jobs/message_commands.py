@@ -1,4 +1,4 @@
-"""``holdfast jobs send | ask | values | stream``: talk to a job that runs."""
+"""``holdfast jobs send | answer | value | values | streams | stream``: talk to a job that runs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from holdfast.cli.options import document
 from holdfast.cli.output import emit, plain, say, to_json, write
 from holdfast.cli.session import AnyTenant, OneTenant, full_id
 from holdfast.engine.json_schema import as_json
+from holdfast.engine.messages import Published
 from holdfast.features.jobs.commands import commands
 from holdfast.features.jobs.operations import Jobs
 from holdfast.features.payloads.model import HIDDEN
@@ -40,6 +41,42 @@ def send(session: OneTenant, inputs: dict[str, Any]) -> None:
     else:
         write(sent.id)
     say("Sent." if sent.created else "Already sent with this key: this is the existing message.")
+
+
+@derive(
+    commands,
+    "answer",
+    AnyTenant,
+    Jobs.answer,
+    "holdfast jobs answer 01a1de74-eb8c-70f1-843b-cac5f6817387 01a1de75-0c2b-7d11-9d27-1f5a6a1f1d10",
+)
+def answer(session: AnyTenant, inputs: dict[str, Any]) -> None:
+    with session.connect() as client:
+        found = Jobs(client).answer(full_id(client, inputs["job_id"]), inputs["message_id"])
+    _print_value(session, found, "No answer yet.")
+
+
+@derive(commands, "value", AnyTenant, Jobs.value, "holdfast jobs value 01a1de74-eb8c-70f1-843b-cac5f6817387 state")
+def value(session: AnyTenant, inputs: dict[str, Any]) -> None:
+    with session.connect() as client:
+        found = Jobs(client).value(full_id(client, inputs["job_id"]), inputs["name"])
+    _print_value(session, found, "Nothing was published under this name.")
+
+
+def _print_value(session: AnyTenant, found: Published | None, none: str) -> None:
+    if session.as_json:
+        emit(found)
+    elif found is None:
+        say(none)
+    else:
+        write(plain(json.dumps(shown(found.value), ensure_ascii=False)))
+
+
+@derive(commands, "streams", AnyTenant, Jobs.streams, "holdfast jobs streams 01a1de74-eb8c-70f1-843b-cac5f6817387")
+def streams(session: AnyTenant, inputs: dict[str, Any]) -> None:
+    with session.connect() as client:
+        names = Jobs(client).streams(full_id(client, inputs["job_id"]))
+    session.print_list(names, {"name": lambda name: name}, none="No streams.")
 
 
 @derive(commands, "values", AnyTenant, Jobs.values, "holdfast jobs values 01a1de74-eb8c-70f1-843b-cac5f6817387")

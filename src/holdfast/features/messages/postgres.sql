@@ -53,7 +53,7 @@ begin
     if v_n is not null then
         perform from job_state s where s.id = send_message.job for update;
         -- The first message that the job has not received: one that was committed while it began to wait may come before this.
-        update step t set value = event_document(message_for(t.job_id, t.n)), ended_at = v_now
+        update step t set value = event_document(messages_on_wait(t.job_id, t.n)), ended_at = v_now
          where t.job_id = send_message.job and t.n = v_n and t.ended_at is null;
         -- It sleeps until the message; otherwise it is already running and will find it.
         update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', 'mailbox:' || send_message.name)
@@ -72,7 +72,7 @@ begin
 end $$;
 
 -- The first message for a waiting step that the job has not received, in the form of an event; null if there is none.
-create or replace function message_for(p_job uuid, p_n integer) returns app_event
+create or replace function messages_on_wait(p_job uuid, p_n integer) returns app_event
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare

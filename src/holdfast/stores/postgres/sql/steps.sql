@@ -165,7 +165,7 @@ language plpgsql set search_path from current
 declare v_event app_event;
 begin
     if exists (select from step t where t.job_id = p_job and t.n = p_n and starts_with(t.name, 'mailbox:')) then
-        return message_for(p_job, p_n);
+        return messages_on_wait(p_job, p_n);
     end if;
     select e.* into v_event from step t join app_event e
         on e.tenant = t.tenant and e.name = t.name and e.sent_at >= p_since
