@@ -143,7 +143,7 @@ def operations(api: dict[str, Any]) -> list[Operation]:
     result: dict[str, Operation] = {}
     names = declared()
     for path, methods in api["paths"].items():
-        if not path.startswith(PREFIX + "/") or path.endswith("/stream"):
+        if not path.startswith(PREFIX + "/") or path.endswith(("/stream", "/live")):
             continue
         for method, document in methods.items():
             relative = path.removeprefix(PREFIX)

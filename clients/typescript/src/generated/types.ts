@@ -1274,11 +1274,6 @@ export const decodeFlaw: Decoder<Flaw> = record<Flaw>(() => ({
   says: text,
 }));
 
-export interface FollowStreamInput {
-  /** The id of the last chunk. */
-  after?: string | null | undefined;
-}
-
 /** The job that a fork made, or that an earlier fork with the same key has made. */
 export interface Fork {
   id: string;
