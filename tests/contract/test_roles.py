@@ -42,6 +42,7 @@ READS = {
 }
 PRODUCES = {
     *("enqueue", "enqueue_one", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
+    "send_message",
     *("start_workflow", "add_to_workflow", "cancel_workflow"),
 }
 EXECUTES = {
@@ -52,9 +53,9 @@ EXECUTES = {
     *("open_lease", "heartbeat", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
     *("exchange", "cancellations", "holdings"),
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),
-    *("append_log", "note_upload"),
+    *("append_log", "append_stream", "note_upload"),
     *("due_work", "promote_due", "expire_overdue", "recover_leases", "quarantine"),
-    *("save_steps", "send_event", "attend_approvals", "keep_approval_token"),
+    *("save_steps", "send_event", "send_message", "attend_approvals", "keep_approval_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "fire_callbacks"),
     *("attend_limits", "wake_limited", "age_queues", "reserve", "release_reservation", "record_reservation"),
