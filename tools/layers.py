@@ -35,8 +35,8 @@ LAYERS = (
     "*.http_request *.report *.command_runner *.delivery",
     "app",
     "holdfast",
-    "server *.routes *.pages *.job_page | remote",
-    "cli __main__ *.commands *.operator_commands *.timeline | testing",
+    "server *.routes *.stream_routes *.pages *.job_page | remote",
+    "cli __main__ *.commands *.operator_commands *.message_commands *.timeline | testing",
     "integrations",
 )
 PLACES = {

@@ -130,7 +130,8 @@ def declared() -> dict[str, str]:
     with closing(App("sqlite:///:memory:")) as app:
         nouns = {noun: each for noun in dir(app) if isinstance(each := getattr(app, noun), forms.Namespace)}
     for noun, namespace in nouns.items():
-        for verb, form in vars(type(namespace)).items():
+        members = {verb: form for base in reversed(type(namespace).__mro__) for verb, form in vars(base).items()}
+        for verb, form in members.items():
             route = http_of(form.program) if isinstance(form, forms.operation) else None
             if route is not None:
                 names.setdefault(f"{route.method} {route.path}", f"{camel(noun)}.{camel(verb)}")
@@ -142,7 +143,7 @@ def operations(api: dict[str, Any]) -> list[Operation]:
     result: dict[str, Operation] = {}
     names = declared()
     for path, methods in api["paths"].items():
-        if not path.startswith(PREFIX + "/") or path.endswith("/stream"):
+        if not path.startswith(PREFIX + "/") or path.endswith(("/stream", "/live")):
             continue
         for method, document in methods.items():
             relative = path.removeprefix(PREFIX)

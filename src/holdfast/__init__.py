@@ -40,6 +40,7 @@ from holdfast.features.limits.model import Limit, Pause, Reservation
 from holdfast.features.payloads.model import PayloadPolicy
 from holdfast.features.retention.model import Retention, Usage
 from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
+from holdfast.features.streams.model import Chunk
 from holdfast.features.webhooks.model import Webhook
 from holdfast.features.workflows.model import Workflow, WorkflowFailure, WorkflowStatus
 from holdfast.features.workflows.run import WorkflowPlan, WorkflowRun
@@ -47,6 +48,7 @@ from holdfast.kind import Kind
 from holdfast.outgoing import EgressPolicy
 from holdfast.steps.approvals import ApprovalNotice, Decision
 from holdfast.steps.driver import step_key
+from holdfast.steps.messages import Message
 from holdfast.steps.values import AppEvent
 from holdfast.stores.requests import SentResult
 from holdfast.telemetry.logs import configure_logging
@@ -64,6 +66,7 @@ __all__ = [
     "Backoff",
     "BatchItem",
     "Cancel",
+    "Chunk",
     "Context",
     "DeadLetterGroup",
     "Decision",
@@ -79,6 +82,7 @@ __all__ = [
     "Job",
     "Kind",
     "Limit",
+    "Message",
     "NewJob",
     "Operation",
     "Pause",

@@ -29,6 +29,7 @@ from holdfast.steps import wait_calls
 from holdfast.steps.calls import AwaitedCalls, BlockingCalls, Checkpoints, SyncCheckpoints
 from holdfast.steps.continuing import acontinue, continue_now
 from holdfast.steps.handler_run import Facts, HandlerRun
+from holdfast.steps.messages import AwaitedMessages, BlockingMessages
 from holdfast.steps.transaction import AsyncTransaction, Transaction
 from holdfast.steps.wait_calls import AwaitedWaits, BlockingWaits, OnCancel, Spawned
 from holdfast.stores.flow import Flow
@@ -181,7 +182,7 @@ class BaseContext(Facts):
         return self.workflow_id
 
 
-class Context(AwaitedWaits, AwaitedCalls, BaseContext):
+class Context(AwaitedWaits, AwaitedCalls, AwaitedMessages, BaseContext):
     """The context of an async handler: what it can know about its job, and do while it runs.
 
     Operations that use the database are coroutines::
@@ -306,7 +307,7 @@ class Context(AwaitedWaits, AwaitedCalls, BaseContext):
         await self._run.ending.aon(connection, result)
 
 
-class SyncContext(BlockingWaits, BlockingCalls, BaseContext):
+class SyncContext(BlockingWaits, BlockingCalls, BlockingMessages, BaseContext):
     """The context of a sync handler. It has the operations of ``Context``; each blocks until it is done::
 
     @app.job

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast import App, BatchItem, SyncContext
+from holdfast import App, BatchItem, Context, SyncContext
 
 FOLDER = Path(os.environ["HOLDFAST_TEST_FOLDER"])
 # A program that ignores SIGTERM and has a child.
@@ -60,3 +60,24 @@ def poison(ctx: SyncContext) -> None:
 def logs(ctx: SyncContext) -> None:
     ctx.log.info("begun")
     time.sleep(600)
+
+
+@app.job()
+async def mailroom(ctx: Context, count: int) -> list[int]:
+    """Receive messages, and write about each to a stream, in steps and between them."""
+    received = []
+    for n in range(count):
+        message = await ctx.receive("letter")
+        await ctx.stream("log").write(f"after {n}")
+
+        async def sort(number: int) -> int:
+            await ctx.stream("log").write(f"in {number}")
+            with (FOLDER / "begun").open("a") as marks:
+                marks.write(f"{os.getpid()} {number} {ctx.attempt}\n")
+            return number
+
+        received.append(await ctx.step("sort", sort, message.data))
+        await ctx.publish("sorted", received)
+        if message.asked:
+            await ctx.answer(message, len(received))
+    return received

@@ -69,6 +69,11 @@ CALLS = {
     "patched",
     "step_options",
     "checkpoint",
+    "receive",
+    "publish",
+    "answer",
+    "refuse",
+    "stream",
 }
 STOPPING = {"log", "cancelled", "stop_reason", "raise_if_cancelled", "time_left", "snooze", "cost"}
 WRITES = {
@@ -97,7 +102,9 @@ def test_context_has_exactly_these_names() -> None:
 
 def test_contexts_differ_in_awaited_methods() -> None:
     awaited = {name for name in WRITES | CALLS if is_awaited(holdfast.Context, name)}
-    assert awaited == (WRITES | CALLS) - {"checkpoint", "step_options", "transaction", "result_ref", "branch"}
+    assert awaited == (WRITES | CALLS) - {
+        *("checkpoint", "step_options", "stream", "transaction", "result_ref", "branch")
+    }
     assert [name for name in public(holdfast.SyncContext) if is_awaited(holdfast.SyncContext, name)] == []
 
 
@@ -121,13 +128,14 @@ BOTH_FORMS = {
     *("get", "state", "history", "why", "attempts", "artifacts", "references", "steps", "checkpoints", "progress"),
     *("log", "artifact", "liveness"),
     *("cancel", "redrive", "reschedule", "move", "result"),
+    *("send", "ask", "value", "wait_for_value"),
 }
 KIND = {"name", "enqueue", "aenqueue", "using", "prepare", "handle", "parameters", "function", "defaults"}
 
 
 def test_handle_has_exactly_these_names() -> None:
     fields = {"id", "tenant", "created", "reason", "detail"}
-    forms = BOTH_FORMS | {f"a{name}" for name in BOTH_FORMS} | {"wait", "await_end"}
+    forms = BOTH_FORMS | {f"a{name}" for name in BOTH_FORMS} | {"wait", "await_end", "stream"}
     assert public(holdfast.Handle) == fields | forms
     assert sorted(name for name in BOTH_FORMS if not inspect.getattr_static(holdfast.Handle, name).__doc__) == []
 

@@ -28,6 +28,7 @@ PURGED = {
     *("callback.job_id", "callback.workflow_id", "callback.step_id", "callback.failed_job"),
     *("workflow.id", "redriven_as.job_id", "redriven_as.new_id", "dead_letter.job_id"),
     *("reference.job_id", "resealed.job_id", "quarantine.job_id", "attempt_log.job_id", "replaced_payload.job_id"),
+    *("message.job_id", "stream_part.job_id"),
     "archived.job_id",
 }
 # Columns of the job itself, gone with its row.
@@ -61,7 +62,7 @@ OTHERS = {
     ),
     *("retention_pass.reached", "operation.place"),  # positions between jobs
     *("operation.id", "api_token.id", "api_token.parent_id"),
-    *("archive.id", "archived.archive_id"),
+    *("archive.id", "archived.archive_id", "message.id"),
     *("webhook.id", "webhook_delivery.id", "webhook_delivery.webhook_id"),
 }
 LABELS |= {"archive.first_job", "archive.last_job"}  # archives outlive their jobs

@@ -36,10 +36,11 @@ from holdfast.features.payloads.store import SealedPart
 from holdfast.features.registry.model import EventTypeDraft
 from holdfast.features.retention.model import RetentionRule
 from holdfast.features.schedules.model import Schedule
+from holdfast.features.streams.model import StreamPart
 from holdfast.features.workflows.model import Addition, EdgeSpec, NodeSpec
 from holdfast.server.app import BackgroundMaintenance
 from holdfast.stores.flow import Flow
-from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, SendEvent
+from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, SendEvent, SendMessage
 from tests.api.serving import auntil
 from tests.support.direct_sql import ByHand, PostgresByHand
 from tests.support.features import draft, drafted, endpoint, issuing, notifier, sent, webhook
@@ -61,6 +62,7 @@ AFTER = NewSubscription.of("after", "job.enqueue", "follow.up", declared=True, s
 
 READS = {
     "attempts.log",
+    *("streams.read", "streams.names", "steps.published"),
     *(
         "jobs.get",
         "jobs.list",
@@ -176,13 +178,14 @@ EXECUTES = {
         "steps.release_key",
         "steps.add_artifact",
         "attempts.append_log",
+        "streams.append",
         "leases.promote",
         "leases.expire",
         "leases.recover",
         "leases.quarantine",
         "ledger.save_cursor",
     ),
-    *("steps.save", "ledger.send", "approvals.attend", "approvals.save_token"),
+    *("steps.save", "ledger.send", "messages.send", "approvals.attend", "approvals.save_token"),
     *("limits.use_units", "schedules.backfill"),
     *("templates.enqueue", "schedules.fire", "schedules.declare", "schedules.add", "schedules.change"),
     *(
@@ -244,6 +247,7 @@ ALLOWED = {
         "templates.enqueue",
         "cancel",
         "ledger.send",
+        "messages.send",
         "workflows.start",
         "workflows.extend",
         "workflows.cancel",
@@ -382,6 +386,13 @@ def calls(
         "leases.release": lambda: run(store.leases.release(lease, [ids["leased"]], scope)),
         "steps.save_checkpoint": lambda: run(store.steps.save_checkpoint(job, lease, 1, "p", "1", scope)),
         "attempts.append_log": lambda: run(store.attempts.append_log(lease, [LogPart(job, 1, 1, "a\n")], scope)),
+        "streams.append": lambda: run(
+            store.streams.append(lease, [StreamPart(job, 1, 1, "out", 0, True, 1, "[1]")], scope)
+        ),
+        "streams.read": lambda: run(store.streams.read(job, "out", (0, 0, 0), tenant)),
+        "streams.names": lambda: run(store.streams.names(job, tenant)),
+        "messages.send": lambda: run(store.messages.send(SendMessage(new_id(), job, "go", "1"), "ada", tenant)),
+        "steps.published": lambda: run(store.steps.published(job, None, tenant)),
         "attempts.log": lambda: run(store.attempts.log(job, 1, tenant)),
         "steps.note_upload": lambda: run(
             store.steps.note_upload(job, lease, 1, f"artifact://default/{job}/{'0' * 64}", scope)

@@ -43,6 +43,7 @@ READS = {
 }
 PRODUCES = {
     *("enqueue", "enqueue_one", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
+    "send_message",
     *("start_workflow", "add_to_workflow", "cancel_workflow"),
 }
 EXECUTES = {
@@ -63,10 +64,9 @@ EXECUTES = {
     ),
     *("exchange", "cancellations", "holdings"),
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),
-    *("append_log", "note_upload", "release_key"),
+    *("append_log", "append_stream", "note_upload", "release_key", "backfill_schedule", "use_units"),
     *("due_work", "promote_due", "expire_overdue", "recover_leases", "quarantine"),
-    *("save_steps", "send_event", "attend_approvals", "keep_approval_token"),
-    *("backfill_schedule", "use_units"),
+    *("save_steps", "send_event", "send_message", "attend_approvals", "keep_approval_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "fire_callbacks"),
     *("attend_limits", "wake_limited", "age_queues", "reserve", "release_reservation", "record_reservation"),

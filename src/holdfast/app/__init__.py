@@ -45,6 +45,7 @@ from holdfast.features.connectors.report import Source, Sources, add_source
 from holdfast.features.events.model import check_event_name
 from holdfast.features.events.operations import Declarations, SubscriptionOptions
 from holdfast.features.jobs.handle import Handle
+from holdfast.features.jobs.messages import deliver
 from holdfast.features.schedules.model import When
 from holdfast.features.schedules.runs import Scheduler
 from holdfast.features.workflows.run import WorkflowOptions, WorkflowPlan
@@ -53,7 +54,6 @@ from holdfast.outgoing import EgressPolicy
 from holdfast.steps.signature import Signature
 from holdfast.stores.application_pool import url_of
 from holdfast.stores.artifacts import Artifacts, ArtifactStore
-from holdfast.stores.flow import run
 from holdfast.stores.namespace import call
 from holdfast.stores.port import POOL_SIZE
 from holdfast.stores.requests import SendEvent, SentResult, new_id
@@ -406,11 +406,13 @@ class App(Namespaces):
         key: str | None = None,
         job: str | None = None,
         tenant: str | None = None,
+        connection: object | None = None,
     ) -> Program[SentResult]:
         """Send an event. Jobs that wait for it continue, and subscriptions to it create jobs.
 
         ``data`` is a JSON object. With a ``key``, the event is recorded once, however often it is sent. With a ``job``,
-        only that job receives it. Raises ``InvalidSetting``, ``Refused``, or ``NotFound`` for an unknown job.
+        only that job receives it. With your own ``connection``, it is sent if your transaction commits. Raises
+        ``InvalidSetting``, ``Refused``, or ``NotFound`` for an unknown job.
         """
         if data is not None and not isinstance(data, dict):
             raise InvalidSetting("event data must be a JSON object", code="invalid_event")
@@ -419,7 +421,7 @@ class App(Namespaces):
         context = current()
         cause = None if context is None else context.job_id
         event = SendEvent(new_id(), check_event_name(name), text, event_key, job, cause)
-        return (yield from run(self._store.ledger.send(event, self._actor, tenant or self._tenant)))
+        return (yield from deliver(self._store, event, self._actor, tenant or self._tenant, connection))
 
     asend_event = awaited(send_event)
 

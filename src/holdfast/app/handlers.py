@@ -81,6 +81,8 @@ class HandlerTools:
     async def aclose(self) -> None:
         """Write what is buffered and end the child processes. Call it after the last handler has ended."""
         await self.step_tools.writer.aclose()
+        if self.step_tools.streams is not None:
+            await self.step_tools.streams.aclose()
         if self.log_writer is not None:
             await self.log_writer.aclose()
         await self.children.aclose()
@@ -314,6 +316,8 @@ def _caller(kind: Kind[..., Any], tools: HandlerTools) -> Call:
                 await run.report.close()
             if run is not None and run.lines is not None:
                 await run.lines.close()
+            if run is not None and run.streams is not None:
+                await run.streams.close()
         if run is None:
             return None if value is None else pack(value)
         if await completed(run):

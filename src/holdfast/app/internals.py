@@ -36,6 +36,7 @@ from holdfast.worker.options import TickKeywords, TickOptions, TickSummary
 from holdfast.worker.processes.pool import Children
 from holdfast.worker.retention import BATCHES, WORKER_JOBS, Archiving, delete_orphans
 from holdfast.worker.startup import retry_briefly
+from holdfast.worker.stream_writer import StreamWriter
 from holdfast.worker.threads import Threads
 from holdfast.worker.tick import Tick
 from holdfast.worker.worker import Worker, WorkerOptions
@@ -205,7 +206,8 @@ def handler_tools(
         hooks=app.hooks,
         version=session.version,
     )
-    step_tools = StepTools(StepWriter(app._store, tenant), threads, lambda: app._notifier, reached)
+    streams = StreamWriter(app._store, tenant, serving.vault)
+    step_tools = StepTools(StepWriter(app._store, tenant), threads, lambda: app._notifier, reached, streams)
     return HandlerTools(
         serving,
         threads,

@@ -25,7 +25,7 @@ from holdfast.features.endpoints import commands as endpoints
 from holdfast.features.events import commands as events
 from holdfast.features.health import commands as health
 from holdfast.features.jobs import commands as jobs
-from holdfast.features.jobs import operator_commands
+from holdfast.features.jobs import message_commands, operator_commands
 from holdfast.features.limits import commands as limits
 from holdfast.features.notifiers import commands as notifiers
 from holdfast.features.payloads import commands as payloads
@@ -270,7 +270,7 @@ GROUPS = (
     ("audit", audit.commands),
 )
 # Importing this module adds commands to a group of another module.
-ADDED = (operator_commands,)
+ADDED = (operator_commands, message_commands)
 
 for name, group in GROUPS:
     app.add_typer(group, name=name)

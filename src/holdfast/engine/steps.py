@@ -371,6 +371,15 @@ class Script:
             self._deferred.pop(entry.n, None)
 
     @property
+    def position(self) -> int:
+        """The position of the last ordered call that this attempt has made."""
+        return self._ordered
+
+    @property
+    def last_recorded(self) -> int:
+        return self._last_recorded
+
+    @property
     def steps(self) -> list[Step]:
         """The recorded steps of earlier attempts."""
         return [*self._recorded.values()]

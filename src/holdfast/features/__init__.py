@@ -3,6 +3,8 @@
 FEATURES = (
     "jobs",
     "attempts",
+    "messages",
+    "streams",
     "agents",
     "approvals",
     "connectors",

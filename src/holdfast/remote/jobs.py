@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Unpack, cast
 
@@ -13,7 +14,8 @@ from holdfast.engine.collapse import collapse_of
 from holdfast.engine.declared import http_of
 from holdfast.engine.job import Job, Result, Verdict
 from holdfast.engine.job_options import EnqueueOptions
-from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
+from holdfast.engine.messages import ANSWER, PUBLISH, Published
+from holdfast.engine.operation import Items, Program, awaited, awaited_stream, operation, stream
 from holdfast.engine.states import State
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, JobFailed, Refused, WaitTimeout
@@ -22,6 +24,7 @@ from holdfast.features.jobs.model import Outcome
 from holdfast.features.jobs.operations import Jobs as LocalJobs
 from holdfast.features.jobs.search import SearchPage
 from holdfast.features.schedules import templates
+from holdfast.features.streams.model import StreamPage
 from holdfast.features.workflows import operations as workflows
 from holdfast.features.workflows.model import OnFailure, StartedWorkflow, Workflow
 from holdfast.remote.derived import PAGE, OverHttp, new_key, prepare_call, sent_inputs, with_policies
@@ -29,6 +32,7 @@ from holdfast.remote.http_requests import Pause, Steps, get, post, segment, with
 from holdfast.remote.responses import read_page
 from holdfast.remote.runners import RemoteNamespace, Runner
 from holdfast.stores.requests import JobConditions
+from holdfast.stores.vault import NAME
 
 MAX_POLL = 20.0
 """Maximum seconds that one request waits: proxies may close a connection that is idle for much longer."""
@@ -101,6 +105,24 @@ class JobHandle(HandleOperations, RemoteNamespace):
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self.aresult().__await__()
+
+    def _published(self, step: str) -> Program[Published | None]:
+        name = step.removeprefix(PUBLISH)
+        form = Jobs.value if name != step else Jobs.answer
+        found: Published | None = yield from self._do(form, name.removeprefix(ANSWER))
+        if found is not None and isinstance(found.value, dict) and found.value.keys() == {NAME}:
+            raise Refused("the value is sealed: only programs that have the key can open it", code="value_sealed")
+        return found
+
+    def _page(self, name: str, after: str | None) -> Program[StreamPage]:
+        return self._do(Jobs.stream, name, after=after)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[Callable[[float], Program[None]]]:
+        def pause(seconds: float) -> Program[None]:
+            yield Pause(max(seconds, MIN_POLL_INTERVAL))
+
+        yield pause
 
     def _ended(self, timeout: Duration | None) -> Steps[Outcome]:
         limit = None if timeout is None else seconds(timeout, "timeout")

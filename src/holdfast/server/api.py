@@ -24,6 +24,7 @@ from holdfast.features.endpoints import routes as endpoints
 from holdfast.features.events import routes as events
 from holdfast.features.health import routes as health
 from holdfast.features.jobs import routes as jobs
+from holdfast.features.jobs import stream_routes
 from holdfast.features.retention import routes as retention
 from holdfast.features.schedules import routes as schedules
 from holdfast.features.tenants import routes as tenants
@@ -161,6 +162,7 @@ ROUTES = (
     *(derived(noun) for noun in DERIVED),
     *(
         leases.tick_router,
+        stream_routes.router,
         jobs.router,
         jobs.declared_router,
         dead_letters.operation_router,

@@ -19,7 +19,7 @@ from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.steps.approvals import ApprovalOptions, Decision, decision
 from holdfast.steps.branches import current_branch, current_path
-from holdfast.steps.driver import Plan, running
+from holdfast.steps.driver import Plan, RunningStep, running
 from holdfast.steps.handler_run import HandlerRun, ThreadDriver
 from holdfast.steps.program import DurableCall
 from holdfast.steps.undo import split_undo
@@ -81,7 +81,7 @@ class BlockingSteps:
         return self._driver.drive(call, run)
 
     def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        token = running.set(key)
+        token = running.set(RunningStep(key))
         try:
             if is_async(function) or self._timeout is None:
                 result = function(*args, **kwargs)
@@ -276,7 +276,7 @@ class AwaitedSteps:
         return await self._plan.durable.drive(undoable, run)
 
     async def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        token = running.set(key)
+        token = running.set(RunningStep(key))
         try:
             if self._timeout is None:
                 return await self._call(function, args, kwargs)

@@ -50,6 +50,7 @@ from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
 from holdfast.stores.vault import is_stored
 from holdfast.worker.shutdown import Stop, Suspended
+from holdfast.worker.stream_writer import AttemptStreams, StreamWriter
 from holdfast.worker.threads import Threads
 from holdfast.worker.writers import StepWriter
 
@@ -76,6 +77,7 @@ class StepTools:
     notify: Callable[[], str | None]
     reached: Reached | None = None
     """For tests: called at each point of a call at which a crash may happen."""
+    streams: StreamWriter | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +98,8 @@ class Durable:
     suspensions: Suspensions = field(init=False, default_factory=Suspensions)
     changed: StepsChanged | None = field(init=False, default=None)
     """Raised in a durable call, and again in each later one: code between them, such as an agent SDK, may catch it."""
+    streams: AttemptStreams | None = field(init=False, default=None)
+    """Created by the first chunk, because most attempts write none."""
     _load_lock: asyncio.Lock | None = field(init=False, default=None)
     _loaded: bool = field(init=False)
     _active: int = field(init=False, default=0)
@@ -116,6 +120,10 @@ class Durable:
         self.script = Script(self.claim.id)
         # Nothing is recorded before a first attempt, except that of a fork.
         self._loaded = self.claim.attempt == 1 and (not self.claim.tags or origin_of(self.claim.tags) is None)
+
+    @property
+    def loaded(self) -> bool:
+        return self._loaded
 
     async def remember(self) -> Script:
         """The script, with the recorded steps of earlier attempts."""
@@ -283,6 +291,8 @@ class Durable:
             await self.tools.reached(self.claim, when, name)
 
     async def save(self, entry: StepEntry, also: tuple[StepEntry, ...] = ()) -> list[Saved]:
+        if self.streams is not None:
+            await self.streams.flush()
         self._running.pop(entry.n, None)
         if timer := self._timers.pop(entry.n, None):
             timer.cancel()
@@ -381,15 +391,24 @@ class Durable:
             raise Stopped("worker_stopped") from None
 
 
-running: ContextVar[str | None] = ContextVar("holdfast_step_key", default=None)
+class RunningStep:
+    """A step that runs: its position, and its idempotency key for other systems. Another object for each try."""
+
+    __slots__ = ("key", "n")
+
+    def __init__(self, key: str) -> None:
+        self.key, self.n = key, int(key.rpartition(":")[2])
+
+
+running: ContextVar[RunningStep | None] = ContextVar("holdfast_step_key", default=None)
 
 
 def step_key() -> str:
     """Inside a step: an idempotency key for other systems, the same in every attempt of this step."""
-    key = running.get()
-    if key is None:
+    step = running.get()
+    if step is None:
         raise InvalidSetting("no step is running here", code="no_step")
-    return key
+    return step.key
 
 
 class Plan:

@@ -27,6 +27,7 @@ from holdfast.stores.session import Session
 from holdfast.telemetry.job_log import JobLog
 from holdfast.worker.log_writer import AttemptLines, LogWriter
 from holdfast.worker.shutdown import Stop
+from holdfast.worker.stream_writer import AttemptStreams
 
 if TYPE_CHECKING:
     from holdfast.kind import Prepared
@@ -116,13 +117,19 @@ class HandlerRun:
             if self.lines is None:
                 self.lines = writer.open(self.claim, loop)
 
+    @property
+    def streams(self) -> AttemptStreams | None:
+        """What the handler writes to its output streams, if it does."""
+        return None if self._plan is None else self._plan.durable.streams
+
     def hold_lines(self) -> list[LogPart]:
         """The lines that may not be written yet, for a transaction that ends the job."""
         return [] if self.lines is None else self.lines.hold()
 
     @property
     def ending(self) -> Ending:
-        return Ending(self.claim, self.session, self.completion, self.stop, self.hold_lines, self.check_may_end)
+        flush = None if self.streams is None else _StreamFlush(self, self.streams)
+        return Ending(self.claim, self.session, self.completion, self.stop, self.hold_lines, self.check_may_end, flush)
 
     def check_may_end(self) -> None:
         """Raise ``Suspended`` or ``StepsChanged`` again if the handler has caught it, and if it has not asked for a
@@ -148,6 +155,18 @@ class HandlerRun:
             self.log.warning(
                 "%s %r (call %s) was recorded before but is no longer in the handler", step.kind, step.name, step.n
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamFlush:
+    run: HandlerRun
+    streams: AttemptStreams
+
+    def blocking(self) -> None:
+        self.run.thread_driver.run_on_loop(self.streams.flush())
+
+    async def awaited(self) -> None:
+        await self.streams.flush()
 
 
 class Facts:

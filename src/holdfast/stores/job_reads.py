@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result
+from holdfast.engine.messages import PUBLISH, Published
 from holdfast.engine.states import State, state_of
 from holdfast.engine.steps import RUNNING, Step
 from holdfast.features.payloads.model import HIDDEN, WITHHELD
@@ -338,6 +339,20 @@ class StepReads(Reader):
         )
         rows = yield from self._query(tenant, text, id=parse_id(job_id), waiter=parse_id(waiter))
         return bool(rows)
+
+    @flow(writes=False)
+    def published(self, job_id: str, step: str | None, tenant: str) -> Steps[Sequence[Published]]:
+        """The last value that a step of this name has recorded; without a name, all values that were published."""
+        columns = self.dialect.bounded("t.name, t.value, t.n, t.attempt, t.ended_at as at", "t.n", "t.value")
+        which = "t.name = :step" if step is not None else f"t.name like '{PUBLISH}%'"
+        text = (
+            f"select {columns} from {{step}} t where t.job_id = :id and {within(tenant, 't.tenant')}"
+            f" and t.kind = 'step' and {which} and t.ended_at is not null and t.error is null"
+            f" order by {'t.ended_at desc, t.n desc limit 1' if step is not None else 't.ended_at, t.n'}"
+        )
+        params = {"id": parse_id(job_id)} | ({} if step is None else {"step": step})
+        found = yield from self._records(Published, tenant, text, **params)
+        return [replace(each, name=each.name.removeprefix(PUBLISH)) for each in found]
 
     @flow(writes=False)
     def now(self, tenant: str) -> Steps[datetime]:

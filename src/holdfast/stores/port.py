@@ -30,6 +30,9 @@ from holdfast.stores.requests import (
     MigrationStep,
     Removal,
     SchemaStatus,
+    SendEvent,
+    SendMessage,
+    SentResult,
 )
 
 if TYPE_CHECKING:
@@ -63,6 +66,8 @@ class CallerOperations(Protocol):
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
     def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]: ...
+    def send(self, event: SendEvent, actor: str, tenant: str) -> Flow[SentResult]: ...
+    def message(self, message: SendMessage, actor: str, tenant: str) -> Flow[SentResult]: ...
     def settle(self, lease: str, settlement: Settlement, tenant: str) -> Flow[bool]:
         """False: the lease no longer holds this attempt, and nothing was written."""
         ...

@@ -589,6 +589,24 @@ export interface CheckpointInput {
   message?: string | null | undefined;
 }
 
+/** One chunk of a stream. `id` is the position to resume after. `replaces`: forget the earlier chunks of the same `section`, because that part of the handler runs again. `step` is the number of the durable call that wrote it, None for code between them. */
+export interface Chunk {
+  id: string;
+  data: unknown;
+  section: number;
+  attempt: number;
+  replaces: boolean;
+  at: Date;
+}
+export const decodeChunk: Decoder<Chunk> = record<Chunk>(() => ({
+  id: text,
+  data: anything,
+  section: number,
+  attempt: number,
+  replaces: flag,
+  at: time,
+}));
+
 export interface ClaimInput {
   queues?: string[] | undefined;
   want?: number | undefined;
@@ -1633,6 +1651,13 @@ export interface JobResultInput {
   wait?: number | undefined;
 }
 
+export interface JobStreamsResult {
+  streams: string[];
+}
+export const decodeJobStreamsResult: Decoder<JobStreamsResult> = record<JobStreamsResult>(() => ({
+  streams: list(text),
+}));
+
 /** A limit. `running` and `waiting` count the jobs under it and those it holds back; the tenant `*` counts all tenants together. `rate` is the number of starts in `per` seconds. */
 export interface Limit {
   tenant: string;
@@ -2397,6 +2422,22 @@ export const decodeProgress: Decoder<Progress> = record<Progress>(() => ({
   attempt: number,
 }));
 
+/** A value that a handler has published. `n` and `attempt` are the durable call and the attempt that did. */
+export interface Published {
+  name: string;
+  value: unknown;
+  n: number;
+  attempt: number;
+  at: Date;
+}
+export const decodePublished: Decoder<Published> = record<Published>(() => ({
+  name: text,
+  value: anything,
+  n: number,
+  attempt: number,
+  at: time,
+}));
+
 /** What a token decides: only what its holder has to know, and nothing else about the job. */
 export interface Question {
   approval: Approval;
@@ -2470,6 +2511,11 @@ export interface ReadJobLogInput {
   offset?: number | null | undefined;
   /** Only the last bytes. */
   tail?: number | null | undefined;
+}
+
+export interface ReadStreamInput {
+  /** Position: the id of the last chunk that you have. */
+  after?: string | null | undefined;
 }
 
 /** A reason why a job is not running. `code` is stable; `says` and `change` (what would change it) are for people. */
@@ -2992,7 +3038,18 @@ export interface SendEventInput {
   job?: string | null | undefined;
 }
 
-/** A sent event. `created` is False if one with the same key was sent before; `woke` counts the jobs that waited for it. */
+export interface SendMessageInput {
+  /** The name of the message, which the handler receives it by. */
+  name: string;
+  /** The contents of the message, any JSON. */
+  data?: unknown | undefined;
+  /** Idempotency key: sending it again creates no second message. */
+  key?: string | null | undefined;
+  /** The sender waits for an answer. */
+  ask?: boolean | undefined;
+}
+
+/** A sent event or message. `created` is False if one with the same key was sent before; `woke` counts the jobs that waited for it. */
 export interface SentResult {
   id: string;
   created: boolean;
@@ -3630,6 +3687,18 @@ export const decodeStory: Decoder<Story> = record<Story>(() => ({
   votes: missing(list(decodeCastVote), () => ([])),
   forks: missing(list(text), () => ([])),
   undos: missing(list(decodeUndoJob), () => ([])),
+}));
+
+/** The next chunks of a stream. `next` is the position after them; `ended`: the job has ended, and there are no more. */
+export interface StreamPage {
+  chunks: Chunk[];
+  next: string | null;
+  ended: boolean;
+}
+export const decodeStreamPage: Decoder<StreamPage> = record<StreamPage>(() => ({
+  chunks: list(decodeChunk),
+  next: nullable(text),
+  ended: flag,
 }));
 
 export interface Subscription {

@@ -18,6 +18,7 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Event, JobSpec
 from holdfast.engine.job_options import CreatedOptions, job_options
 from holdfast.engine.job_options import stored_options as created_options
+from holdfast.engine.messages import MAILBOX, is_mailbox
 from holdfast.engine.names import check_name
 from holdfast.engine.payload import canonical, encode, refuse_reserved
 from holdfast.engine.retry import Backoff, Retry
@@ -289,6 +290,10 @@ def check_event_name(name: object) -> str:
     if checked.startswith(LEDGER) or checked in SYSTEM_EVENTS:
         raise InvalidSetting(
             f"events named job.…, {' and '.join(SYSTEM_EVENTS)} are reserved for Holdfast", code="reserved_name"
+        )
+    if is_mailbox(checked):
+        raise InvalidSetting(
+            f"events named {MAILBOX}… are messages to one job", code="reserved_name", fix="Use app.jobs.send(…)."
         )
     return checked
 

@@ -10,11 +10,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, Unpack
 
 from holdfast.engine.hints import no_attribute
 from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result, Verdict
-from holdfast.engine.operation import Namespace, Program, awaited, operation
+from holdfast.engine.messages import Published
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.payload import Unreadable
 from holdfast.engine.states import State
 from holdfast.engine.steps import Progress, Step
@@ -29,10 +31,13 @@ from holdfast.errors import (
     WaitTimeout,
 )
 from holdfast.features.attempts.model import AttemptLog
+from holdfast.features.jobs.following import Bell, Following, Remaining
+from holdfast.features.jobs.messages import published, stream_page
 from holdfast.features.jobs.model import FromStep, MoveOptions, Why, accepted
 from holdfast.features.jobs.operations import Jobs
-from holdfast.stores.flow import Flow, Steps, flow
-from holdfast.stores.namespace import StoreNamespace
+from holdfast.features.streams.model import StreamPage
+from holdfast.stores.flow import Flow, Steps, flow, run
+from holdfast.stores.namespace import StoreNamespace, call
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
@@ -47,7 +52,7 @@ WATCH = 60.0
 """Seconds for which the store sends notifications about the job. Renewed while the caller waits."""
 
 
-class HandleOperations(Namespace):
+class HandleOperations(Following):
     """The operations of ``app.jobs``, or of ``client.jobs``, on one job."""
 
     __slots__ = ()
@@ -263,7 +268,7 @@ class Handle(HandleOperations, Generic[R]):
 
         If retries are new jobs, this waits for the last one and returns it.
         """
-        handle, remaining = self, _Remaining(timeout)
+        handle, remaining = self, Remaining(timeout)
         while True:
             job = handle._wait(remaining(), timeout)
             successor = self._session.run(handle._successor()) if job.retried else None
@@ -273,7 +278,7 @@ class Handle(HandleOperations, Generic[R]):
 
     async def await_end(self, timeout: Duration | None = None) -> Job:
         """The async form of ``wait``."""
-        handle, remaining = self, _Remaining(timeout)
+        handle, remaining = self, Remaining(timeout)
         while True:
             job = await handle._await_end(remaining(), timeout)
             successor = await self._session.arun(handle._successor()) if job.retried else None
@@ -368,6 +373,34 @@ class Handle(HandleOperations, Generic[R]):
     def _store(self) -> Store:
         return self._session.store
 
+    def _published(self, step: str) -> Program[Published | None]:
+        return published(self._store, self.id, step, self.tenant, self._session.vault)
+
+    def _page(self, name: str, after: str | None) -> Program[StreamPage]:
+        return stream_page(self._store, self.id, name, after, self.tenant, vault=self._session.vault)
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[Callable[[float], Program[None]]]:
+        bell, began, watched_until = Bell(), time.monotonic(), 0.0
+
+        def ring(seconds: float) -> None:
+            self._may_block()
+            bell.wait(seconds)
+
+        def pause(seconds: float) -> Program[None]:
+            nonlocal watched_until
+            self._session.check_waiting(f"job {self.id}", began)
+            now = time.monotonic()
+            if watched_until - now < WATCH / 2:
+                watched_until = now + WATCH
+                with contextlib.suppress(StoreUnavailable):  # polling continues
+                    yield from run(self._watch(WATCH))
+                return  # what came before the watch was not announced
+            yield from call(partial(ring, seconds), partial(bell.ring, seconds))
+
+        with self._listening(bell.set):
+            yield pause
+
     def _watch(self, seconds: float) -> Flow[None]:
         return self._store.jobs.watch(self.id, self.tenant, seconds)
 
@@ -434,13 +467,3 @@ class Handle(HandleOperations, Generic[R]):
 
     def _timed_out(self, timeout: Duration | None) -> WaitTimeout:
         return WaitTimeout(f"job {self.id} had not finished after {seconds(timeout or 0, 'timeout'):g} s")
-
-
-class _Remaining:
-    """The seconds that remain of a timeout. The time runs from the constructor on."""
-
-    def __init__(self, limit: Duration | None) -> None:
-        self._end = None if limit is None else time.monotonic() + seconds(limit, "timeout")
-
-    def __call__(self) -> float | None:
-        return None if self._end is None else max(0.0, self._end - time.monotonic())

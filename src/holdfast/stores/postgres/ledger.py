@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event
-from holdfast.errors import InvalidInput, NotFound, Refused
+from holdfast.errors import Conflict, InvalidInput, NotFound, Refused
 from holdfast.features.events.model import SentEvent
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.job_reads import LedgerReads
@@ -55,13 +57,25 @@ class PostgresLedger(Calls, LedgerReads):
 
     @flow(single=True, repeat=_send_again)
     def send(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
-        job = None if event.job_id is None else parse_id(event.job_id)
-        params = (event.name, event.data, event.key, job, actor, tenant, event.id, event.cause_id)
+        params = send_arguments(event, actor, tenant)
         rows = yield self._call("send_event", "%s, %s::json, %s, %s::uuid, %s, %s, %s::uuid, %s::uuid", *params)
-        event_id, created, woke, refused, reason, detail = rows[0]
-        if refused:
-            raise NotFound(detail) if reason == "not_found" else Refused(detail, code=reason)
-        return SentResult(str(event_id), created, woke)
+        return sent(rows[0])
+
+
+def send_arguments(event: SendEvent, actor: str, tenant: str) -> tuple[str | None, ...]:
+    """The arguments of the SQL function ``send_event``."""
+    job = None if event.job_id is None else parse_id(event.job_id)
+    return event.name, event.data, event.key, job, actor, tenant, event.id, event.cause_id
+
+
+def sent(row: Sequence[Any]) -> SentResult:
+    """The result of ``send_event`` or ``send_message``; raises if it was refused."""
+    event_id, created, woke, refused, reason, detail = row
+    if refused:
+        if reason == "job_ended":
+            raise Conflict(detail, code=reason)
+        raise NotFound(detail) if reason == "not_found" else Refused(detail, code=reason)
+    return SentResult(str(event_id), created, woke)
 
 
 def _check(cursor: str | None) -> None:

@@ -13,6 +13,7 @@ from operator import itemgetter
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event
+from holdfast.engine.messages import MAILBOX, is_mailbox
 from holdfast.engine.payload import canonical, decode_for_display
 from holdfast.engine.steps import projection
 from holdfast.errors import InvalidInput, NotFound
@@ -119,6 +120,8 @@ class SqliteLedger(SqlitePart, LedgerReads):
     def send(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
         if any_tenant(tenant):
             raise InvalidInput("an event must be sent in one tenant")
+        if is_mailbox(event.name):
+            raise InvalidInput(f"events named {MAILBOX}… are messages to one job")
         now = yield from begin_write(actor)
         name, job = event.name, None if event.job_id is None else parse_id(event.job_id)
         before = [] if event.key is None else (yield Statement(_SENT_BEFORE, (tenant, name, event.key)))

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.engine.ids import parse_id
+from holdfast.engine.messages import MAILBOX, is_mailbox
 from holdfast.engine.payload import MARK, canonical, decode_for_display
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.steps import Saved, StepEntry, projection
@@ -67,6 +68,11 @@ _CONTINUES = (
     "SELECT 1 FROM holdfast_step o WHERE o.job_id = holdfast_job_state.id AND o.attempt = holdfast_job_state.attempt"
     " AND o.ended_at IS NULL AND (o.kind = 'event' OR o.awaits IS NOT NULL AND EXISTS (SELECT 1 FROM"
     " holdfast_job_state c WHERE c.id = o.awaits AND c.finished_at IS NULL))))"
+)
+_MESSAGE = (
+    "SELECT id, data, asked, sent_by, sent_at FROM holdfast_message m WHERE m.job_id = :job AND m.name = :name"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_step t WHERE t.job_id = :job AND t.kind = 'event'"
+    " AND json_extract(t.value, '$.id') = m.id) ORDER BY m.n, m.sent_at, m.id LIMIT 1"
 )
 WAKE = (
     "UPDATE holdfast_job_state SET state = 'queued', due_at = NULL, note = :note WHERE id = :job AND "
@@ -295,6 +301,8 @@ def _check_past_events(job_id: str, pause: dict[str, Any], now: int) -> Steps[No
 
 def _matching_event(job_id: str, pause: dict[str, Any], tenant: str, since: int) -> Steps[str | None]:
     """The value of a step for the first event that matches."""
+    if is_mailbox(pause["name"]):
+        return (yield from next_message(job_id, pause["name"]))
     wanted = canonical(pause["wanted"])
     received = {row[0] for row in (yield Statement(_RECEIVED, (job_id,)))}
     events = yield Statement(_SENT, {"tenant": tenant, "name": pause["name"], "since": since, "job": job_id})
@@ -304,6 +312,15 @@ def _matching_event(job_id: str, pause: dict[str, Any], tenant: str, since: int)
             and canonical(projection(decode_for_display(data), list(pause["wanted"]))) == wanted
         ):
             return event_value(event_id, pause["name"], data, sent_by, sent_at)
+    return None
+
+
+def next_message(job_id: str, mailbox: str) -> Steps[str | None]:
+    """The value of a step for the first message that the job has not received."""
+    rows = yield Statement(_MESSAGE, {"job": job_id, "name": mailbox.removeprefix(MAILBOX)})
+    for message_id, data, asked, sent_by, sent_at in rows:
+        content = f'{{"data":{data},"asked":{"true" if asked else "false"}}}'
+        return event_value(message_id, mailbox, content, sent_by, sent_at)
     return None
 
 

@@ -8,12 +8,12 @@ declare
                               'seals_of', 'fair_queues', 'registered_only', 'turn_of', 'shown_payload', 'attempt_payload', 'hides', 'withheld',
                               'payload_indexes', 'jobs_by_payload', 'lock_waits', 'lock_holders', 'signal_key', 'token_of', 'token_used', 'open_session', 'end_session',   -- each needs the hash of a token
                               'refusal_reason', 'policies', 'current_base', 'ledger_base', 'ledger_position', 'ledger_snapshot', 'origin'];
-    v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
+    v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'cancel', 'cancel_many', 'send_event', 'send_message', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
     v_execute text[] := array['every_tenant', 'open_lease', 'open_worker', 'offer_held', 'heartbeat', 'renew_lease', 'renew', 'report_blocked', 'end_lease', 'claim', 'claim_many', 'exchange', 'cancellations', 'holdings', 'start_many',
                               'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint', 'note_upload', 'release_key',
                               'add_artifact', 'append_log', 'due_work', 'promote_due', 'expire_overdue', 'recover_leases', 'quarantine', 'backoff_delay',
-                              'enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'save_cursor', 'seal_ledger', 'enqueued_payloads', 'save_steps', 'send_event', 'attend_approvals',
+                              'enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'save_cursor', 'seal_ledger', 'enqueued_payloads', 'save_steps', 'send_event', 'send_message', 'append_stream', 'attend_approvals',
                               'keep_approval_token', 'enqueue_made', 'fire_schedules', 'backfill_schedule', 'declare_schedules', 'add_schedule', 'change_schedule',
                               'start_workflow', 'add_to_workflow', 'fire_callbacks', 'attend_limits', 'wake_limited', 'use_units', 'age_queues', 'reserve', 'release_reservation', 'record_reservation',
                               'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
@@ -64,7 +64,7 @@ begin
              where a.attrelid = 'job'::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> 'payload'), v_role);
         execute format('grant select on job_tag, agent, event, result, checkpoint, artifact, attempt_log, consumer, clock, migration, jobs, attempts, present,'
             ' backlog, in_progress, dead_letter_open,'
-            ' step, app_event, approval, vote, template, schedule, fire, made_from, workflow, node, dependency,'
+            ' step, app_event, message, stream_part, approval, vote, template, schedule, fire, made_from, workflow, node, dependency,'
             ' job_limit, reservation, queue_setting, subscription, delivery, executor, pause, tenant,'
             ' retention, retention_pass, archive, archived, event_partition, usage, usage_place, upkeep, action, orphaned_file,'
             ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, webhook, webhook_delivery,'

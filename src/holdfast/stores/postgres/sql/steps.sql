@@ -171,12 +171,15 @@ create or replace function event_document(e app_event) returns json language sql
 return json_build_object('id', e.id, 'name', e.name, 'data', e.data, 'sent_by', e.sent_by,
     'sent_at', to_char(e.sent_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'));
 
--- The first event that fulfils a waiting step, if it has been sent.
+-- The first event that fulfils a waiting step, if it has been sent. A wait for mailbox:… is one for a message to the job.
 create or replace function event_for(p_job uuid, p_n integer, p_since timestamptz) returns app_event
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare v_event app_event;
 begin
+    if exists (select from step t where t.job_id = p_job and t.n = p_n and starts_with(t.name, 'mailbox:')) then
+        return messages_on_wait(p_job, p_n);
+    end if;
     select e.* into v_event from step t join app_event e
         on e.tenant = t.tenant and e.name = t.name and e.sent_at >= p_since
        and (e.job_id is null or e.job_id = t.job_id) and projection(e.data::jsonb, t.shape) = t.wanted
@@ -249,14 +252,14 @@ begin
     return v_ended;
 end $$;
 
--- The oldest open transaction that has sent an event; null if there is none.
+-- The oldest open transaction that has sent an event or a message; null if there is none.
 create or replace function oldest_sender() returns bigint language plpgsql set search_path from current as $$
 begin
     return (select min(x::text::bigint) from pg_snapshot_xip(pg_current_snapshot()) x
              where (x::text::bigint & 4294967295) in (
                    select t.transactionid::text::bigint from pg_locks t join pg_locks r on r.virtualtransaction = t.virtualtransaction
                     where t.locktype = 'transactionid' and t.granted and t.mode = 'ExclusiveLock'
-                      and r.locktype = 'relation' and r.relation = 'app_event'::regclass and r.mode = 'RowExclusiveLock'
+                      and r.locktype = 'relation' and r.relation in ('app_event'::regclass, 'message'::regclass) and r.mode = 'RowExclusiveLock'
                       and r.database = (select d.oid from pg_database d where d.datname = current_database())));
 end $$;
 
@@ -437,6 +440,9 @@ begin
     perform check_isolation();   -- an older snapshot misses jobs that have begun to wait (recheck_waits)
     if v_tenant = '*' then
         raise exception 'an event needs one tenant, not every tenant' using errcode = 'ZH010';
+    end if;
+    if starts_with(send_event.name, 'mailbox:') then
+        raise exception 'events named mailbox:… are messages to one job: call send_message' using errcode = 'ZH010';
     end if;
     -- Webhook receivers trust the name: only the database may send events about jobs, schedules and webhooks.
     if starts_with(send_event.name, 'job.') or send_event.name in ('schedule.missed', 'webhook.disabled') then

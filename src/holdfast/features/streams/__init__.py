@@ -1,0 +1,1 @@
+"""Output streams of handlers: what both databases keep of them. ``worker/stream_writer.py`` writes them."""
