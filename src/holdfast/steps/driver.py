@@ -45,6 +45,7 @@ from holdfast.steps.values import Value, check_callable
 from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
 from holdfast.stores.vault import is_stored
+from holdfast.telemetry import observers
 from holdfast.worker.shutdown import Stop, Suspended
 from holdfast.worker.threads import Threads
 from holdfast.worker.writers import StepWriter
@@ -310,9 +311,10 @@ class Durable:
                 case Run():
                     assert run is not None
                     self.check_running()  # the call may be awaited long after it was made
-                    return await run()
+                    with observers.step(self.claim, effect.n, effect.name, effect.tries, self.redact):
+                        return await run()
                 case _:
-                    return await self._record(effect)
+                    return observers.waited(self.claim, await self._record(effect))
 
         return await adrive(call, perform, Exception)
 
@@ -329,9 +331,10 @@ class Durable:
                     assert run is not None
                     if self.stop.is_set:  # a thread cannot be interrupted
                         raise Stopped(self.stop.reason or "stopped")
-                    return run()
+                    with observers.step(self.claim, effect.n, effect.name, effect.tries, self.redact):
+                        return run()
                 case _:
-                    return self.run_on_loop(loop, self._record(effect))
+                    return observers.waited(self.claim, self.run_on_loop(loop, self._record(effect)))
 
         try:
             return drive(call, perform, Exception)

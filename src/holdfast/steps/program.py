@@ -41,6 +41,10 @@ class Lookup:
 class Run:
     """Call the function of the step."""
 
+    n: int
+    name: str
+    tries: int
+
 
 @dataclass(slots=True)
 class Sleep:
@@ -79,7 +83,7 @@ def step(script: Script, n: int, name: str, value: Value, retry: Retry | None, r
         tries, began = tries + 1, time.monotonic()
         packing = False
         try:
-            returned = yield Run()
+            returned = yield Run(n, name, tries)
             packing = True
             result = value.pack(returned)
         except _CONTROL:
