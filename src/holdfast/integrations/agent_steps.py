@@ -69,7 +69,7 @@ def check_agent(wrapper: type, agent: object, sdk: type, options: Iterable[str])
     """Refuse an agent that is not of this SDK, and options that ``wrapper`` does not have."""
     if not isinstance(agent, sdk):
         given, wanted = (type_.__module__.partition(".")[0] for type_ in (type(agent), sdk))
-        module = {"agents": "openai_agents", "pydantic_ai": "pydantic_ai"}.get(given)
+        module = {"agents": "openai_agents", "pydantic_ai": "pydantic_ai", "langgraph": "langgraph"}.get(given)
         raise InvalidSetting(
             f"expected an Agent of {wanted}, got {given}.{type(agent).__name__}",
             code="invalid_setting",
@@ -247,8 +247,8 @@ async def recorded_model_request(
     *,
     options: StepOptions,
     budget: float | None,
-    model: object = None,
-    provider: object = None,
+    about: observers.Call,
+    unordered: bool = False,
 ) -> Any:
     """Make a model request as a step. ``request`` returns the response as JSON, and its cost."""
     spending = await spending_of(context)
@@ -261,8 +261,8 @@ async def recorded_model_request(
         made = True
         return {_VALUE: value, _COST: check_cost(cost)}
 
-    with observers.calling(_model_call(agent, model, provider)):
-        recorded = await context.step_options(**options).step(name, request_model)
+    with observers.calling(about):
+        recorded = await context.step_options(**options, unordered=unordered).step(name, request_model)
     cost = _cost(recorded)
     spending.add(agent, cost)
     if made and cost:
@@ -270,7 +270,8 @@ async def recorded_model_request(
     return recorded[_VALUE]
 
 
-def _model_call(agent: str, model: object, provider: object) -> observers.Call:
+def model_call(agent: str, model: object, provider: object) -> observers.Call:
+    """What the span of a model request says, by the GenAI conventions. It has no prompt and no answer."""
     model = model if isinstance(model, str) else None
     given = {
         "gen_ai.operation.name": "chat",

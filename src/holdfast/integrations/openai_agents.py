@@ -40,6 +40,7 @@ from holdfast.integrations.agent_steps import (
     extras,
     first_parameter,
     made,
+    model_call,
     model_options,
     output_not_json,
     recorded_call,
@@ -151,8 +152,7 @@ class _DurableModel(Model):
             request,
             options=settings.model,
             budget=settings.budget,
-            model=getattr(self._model, "model", None),
-            provider="openai",
+            about=model_call(settings.agent, getattr(self._model, "model", None), "openai"),
         )
         return _RESPONSE.validate_python(value)
 

@@ -21,6 +21,7 @@ from holdfast.integrations.agent_steps import (
     denial,
     durable_context,
     extras,
+    model_call,
     model_options,
     output_not_json,
     recorded_call,
@@ -351,8 +352,7 @@ class _BoundStep(BoundDurableOperation[ParamsT, WireT, ResultT]):
                 request,
                 options=options,
                 budget=self.durability.budget,
-                model=getattr(model, "model_name", None),
-                provider=getattr(model, "system", None),
+                about=model_call(agent, getattr(model, "model_name", None), getattr(model, "system", None)),
             )
         else:
             about = None
