@@ -24,6 +24,10 @@ NOTES = {
     "refund call-c": "refund 7 20",
     "lookup 2.0": "lookup 7",
     "lookup 2.1": "lookup 8",
+    "model 1": "model 1",
+    "model 3": "model 3",
+    "model 5": "model 5",
+    "support": "",  # the approval
     "refund 4.0": "",  # it interrupts before it refunds
     "refund 4.0 (2)": "refund 7 20",
 }
