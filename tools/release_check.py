@@ -4,8 +4,8 @@
    CHANGELOG.md. With a tag, it is the version of the tag, and the entry has a date.
 2. The generated reference pages are current.
 3. The sdist and the wheel are built from a clean dist/, have the required files, and pass `twine check`.
-4. Wheel and sdist install into an empty environment of every Python from 3.11 to 3.13 that is found, and run a job; with
-   the extra `cli`, the command line, the demo (which kills a worker) and the tutorial work.
+4. Wheel and sdist install into an empty environment of every Python from 3.11 to 3.13 that is found, and run a job;
+   with the extra `cli`, the command line, the demo (which kills a worker) and the tutorial work.
 5. The size of the wheel and the time of `import holdfast` and `holdfast --version` are printed.
 6. A bill of materials is written to dist/sbom.json.
 """
@@ -186,7 +186,7 @@ def tutorial(env: Path, here: Path) -> None:
 
 
 def measure(package: Path, env: Path, here: Path) -> None:
-    """Print what a user pays for the core alone. Processor time, the least of several runs: a busy machine adds none."""
+    """Print what a user pays for the core alone, in processor time, the least of several runs."""
     timer = (
         "import resource, subprocess, sys\n"
         "def used():\n"
@@ -195,7 +195,9 @@ def measure(package: Path, env: Path, here: Path) -> None:
         "def least(*command):\n"
         "    times = []\n"
         "    for _ in range(9):\n"
-        "        before = used(); subprocess.run(command, check=True, capture_output=True); times.append(used() - before)\n"
+        "        before = used()\n"
+        "        subprocess.run(command, check=True, capture_output=True)\n"
+        "        times.append(used() - before)\n"
         "    return min(times)\n"
         'print(f\'{least(sys.executable, "-c", "import holdfast"):.2f}\')\n'
     )
