@@ -60,6 +60,7 @@ AFTER = NewSubscription.of("after", "job.enqueue", "follow.up", declared=True, s
 
 READS = {
     "attempts.log",
+    "attempts.trace",
     *(
         "jobs.get",
         "jobs.list",
@@ -374,6 +375,7 @@ def calls(
         "steps.save_checkpoint": lambda: run(store.steps.save_checkpoint(job, lease, 1, "p", "1", scope)),
         "attempts.append_log": lambda: run(store.attempts.append_log(lease, [LogPart(job, 1, 1, "a\n")], scope)),
         "attempts.log": lambda: run(store.attempts.log(job, 1, tenant)),
+        "attempts.trace": lambda: run(store.attempts.trace(job, tenant)),
         "steps.note_upload": lambda: run(
             store.steps.note_upload(job, lease, 1, f"artifact://default/{job}/{'0' * 64}", scope)
         ),

@@ -55,8 +55,16 @@ NOT_WORKER_WRITES = {
 }
 READS = {
     *("agents.get", "agents.list", "approvals.get", "approvals.list", "approvals.token", "approvals.votes"),
-    *("attempts.log", "audit.actions", "audit.block", "audit.fingerprints", "audit.get_seal", "audit.recent_events"),
-    *("audit.sealed", "audit.unsealed", "clock.now", "connectors.get", "connectors.list", "consumers.list"),
+    *("attempts.log", "attempts.trace", "audit.actions", "audit.block", "audit.fingerprints", "audit.get_seal"),
+    *(
+        "audit.recent_events",
+        "audit.sealed",
+        "audit.unsealed",
+        "clock.now",
+        "connectors.get",
+        "connectors.list",
+        "consumers.list",
+    ),
     *("dead_letters.group", "dead_letters.group_of", "dead_letters.groups", "dead_letters.remade", "executors.list"),
     *("health.activity", "health.get", "health.latest", "health.queues", "health.recent", "health.statistics"),
     *("health.workers", "jobs.artifacts", "jobs.attempts", "jobs.by_payload", "jobs.capped_counts", "jobs.chain"),
