@@ -63,6 +63,7 @@ AFTER = NewSubscription.of("after", "job.enqueue", "follow.up", declared=True, s
 READS = {
     "attempts.log",
     *("streams.read", "streams.names", "steps.published"),
+    "attempts.trace",
     *(
         "jobs.get",
         "jobs.list",
@@ -394,6 +395,7 @@ def calls(
         "messages.send": lambda: run(store.messages.send(SendMessage(new_id(), job, "go", "1"), "ada", tenant)),
         "steps.published": lambda: run(store.steps.published(job, None, tenant)),
         "attempts.log": lambda: run(store.attempts.log(job, 1, tenant)),
+        "attempts.trace": lambda: run(store.attempts.trace(job, tenant)),
         "steps.note_upload": lambda: run(
             store.steps.note_upload(job, lease, 1, f"artifact://default/{job}/{'0' * 64}", scope)
         ),

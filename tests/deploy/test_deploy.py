@@ -106,6 +106,75 @@ def rendered(tmp_path: Path) -> list[dict[str, Any]]:
     return [each for name in listed for each in yaml.safe_load_all((folder / name).read_text()) if each]
 
 
+def chart(**changes: str) -> list[dict[str, Any]]:
+    """What `helm template` writes, for the parts of its language that the chart uses."""
+    values: Any = yaml.safe_load((DEPLOY / "helm/values.yaml").read_text())
+
+    def value(path: str) -> str:
+        found = values
+        for name in path.split("."):
+            found = found[name]
+        return changes.get(path, str(found).lower() if isinstance(found, bool) else str(found))
+
+    def block(match: re.Match[str]) -> str:
+        return match[3] if (value(match[2]) == "true") != bool(match[1]) else ""
+
+    documents: list[dict[str, Any]] = []
+    for template in sorted((DEPLOY / "helm/templates").glob("*.yaml")):
+        branch = r"\s*\{\{- if (not )?\.Values\.(\S+) \}\}(\n.*?)\s*\{\{- end \}\}"
+        text = re.sub(branch, block, template.read_text(), flags=re.S)
+        text = re.sub(r"\{\{ \.Values\.(\S+) \}\}", lambda match: value(match[1]), text)
+        assert "{{" not in text, template
+        documents += [each for each in yaml.safe_load_all(text) if each]
+    return documents
+
+
+def test_chart_is_the_kustomization_with_values(rendered: list[dict[str, Any]]) -> None:
+    def key(each: dict[str, Any]) -> tuple[str, str]:
+        return each["kind"], each["metadata"]["name"].split("-")[-1]
+
+    # What the two name or order in their own way.
+    dropped = re.compile(r"serviceAccountName: holdfast|name: holdfast-\w{10}$|image: .*|secretRef|configMapRef", re.M)
+
+    def same(each: dict[str, Any]) -> str:
+        lines = yaml.safe_dump(each["spec"], sort_keys=True).splitlines()
+        return "\n".join(
+            sorted(line.strip(" -") for line in lines if not dropped.search(line) and "name: holdfast" not in line)
+        )
+
+    written = {key(each): each for each in chart(**{"keda.enabled": "true"})}
+    expected = {key(each): each for each in rendered if each["kind"] not in {"Namespace", "Secret", "ConfigMap"}}
+    assert set(written) - {("ConfigMap", "holdfast")} == set(expected)
+    for name, each in expected.items():
+        if "spec" in each:
+            left, right = same(written[name]).splitlines(), same(each).splitlines()
+            assert [line for line in left if not line.startswith("replicas")] == [
+                line for line in right if not line.startswith("replicas")
+            ], name
+    kinds = {each["kind"] for each in chart(**{"networkPolicy.enabled": "false"})}
+    assert kinds.isdisjoint({"ScaledObject", "NetworkPolicy"})
+    (worker,) = [each for each in chart() if key(each) == ("Deployment", "worker")]
+    assert worker["spec"]["replicas"] == 1
+
+
+def test_every_deployment_has_an_artifact_store(rendered: list[dict[str, Any]]) -> None:
+    """Large payloads and results, and logs, are lost without one that all processes reach."""
+    for name in ("service", "worker"):
+        assert (
+            SERVICES[name]["environment"]["HOLDFAST_ARTIFACTS"]
+            == SERVICES["worker"]["environment"]["HOLDFAST_ARTIFACTS"]
+        )
+    for unit in (DEPLOY / "systemd").glob("*.service"):
+        assert re.search(r"^Environment=HOLDFAST_ARTIFACTS=/", unit.read_text(), re.M), unit.name
+    for each in (*rendered, *chart()):
+        if each["kind"] == "ConfigMap":
+            assert each["data"]["HOLDFAST_ARTIFACTS"].startswith("s3://")
+        if each["kind"] == "Deployment":
+            (container,) = each["spec"]["template"]["spec"]["containers"]
+            assert any("configMapRef" in source for source in container["envFrom"])
+    assert re.search(r"HOLDFAST_ARTIFACTS=/data", CONTAINERFILE), "the image alone stores them in its volume"
+
+
 def test_kubernetes_pods_are_restricted_and_have_time_to_stop(rendered: list[dict[str, Any]]) -> None:
     pods = {
         each["metadata"]["name"]: each["spec"]["template"] for each in rendered if each["kind"] in {"Job", "Deployment"}

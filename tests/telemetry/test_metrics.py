@@ -222,7 +222,7 @@ def test_claims_with_odd_times_are_counted(process: prometheus.ProcessMetrics, a
     work_off(app)
     later = claims[0]
     later.created_at = later.created_at.replace(year=later.created_at.year + 1)
-    running = process.run(later)
+    running = process.run(later, None)
     running.over(later, None, -1.0)
     samples = read(generate_latest(process.registry).decode())
     assert samples["holdfast_jobs_finished_total", "fine", "stopped"] == 1

@@ -152,6 +152,7 @@ class Declared:
             chain_of(tools.client),
             kind._rule,
             bind=result_binder(tools.client),
+            earlier=lambda claim: tools.client.arun(tools.client.store.attempts.trace(claim.id, claim.tenant)),
             hold=None if tools.code is None else holder(tools.client, tools.code, self.hold_for),
             end_hooks=tools.hooks.of_ends(kind.name, tools.client.acting_for),
             batch=batch,

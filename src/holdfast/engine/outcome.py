@@ -42,7 +42,8 @@ PLAIN_SUCCESS = Succeeded()
 class Failed:
     """The handler raised. ``after`` overrides the delay, ``backoff`` the rule. ``no_sooner`` is a delay that another
     system requested: it makes the delay longer, never shorter. ``final``: no further attempt can help. ``frame`` is the
-    location in the user's code (``module:function``)."""
+    location in the user's code (``module:function``). ``trace``, here and below, is the span of the attempt
+    (``span``, and ``root`` if no producer has one), recorded so that the next attempt can refer to it."""
 
     code: str
     message: str
@@ -54,6 +55,7 @@ class Failed:
     note: dict[str, Any] | None = None
     frame: str | None = None
     cost: float | None = None
+    trace: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Crashed:
     message: str
     note: dict[str, Any] | None = None
     cost: float | None = None
+    trace: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class Snoozed:
     delay: float
     reason: str | None = None
     cost: float | None = None
+    trace: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ class Paused:
     pause: dict[str, Any]
     steps: list[dict[str, Any]]
     cost: float | None = None
+    trace: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,7 @@ class Held:
     since: str | None = None
     tried: list[str] = field(default_factory=list)
     cost: float | None = None
+    trace: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

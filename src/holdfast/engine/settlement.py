@@ -97,6 +97,8 @@ def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
     settlement = _decide(claim, outcome, random01)
     if outcome.cost:  # recorded in the ledger, where usage is counted
         settlement.note = (settlement.note or {}) | {"cost": outcome.cost}
+    if not isinstance(outcome, Succeeded | Cancelled) and outcome.trace:
+        settlement.note = (settlement.note or {}) | {"trace": outcome.trace}
     return settlement
 
 

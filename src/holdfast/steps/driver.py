@@ -49,6 +49,7 @@ from holdfast.steps.values import Value, check_callable
 from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
 from holdfast.stores.vault import is_stored
+from holdfast.telemetry import observers
 from holdfast.worker.shutdown import Stop, Suspended
 from holdfast.worker.stream_writer import AttemptStreams, StreamWriter
 from holdfast.worker.threads import Threads
@@ -341,9 +342,10 @@ class Durable:
                     assert run is not None
                     # The call may be awaited long after it was made. Beside a wait that was gathered with it, it runs.
                     (self.check_not_stopped if self.suspensions.gathering else self.check_running)()
-                    return await run()
+                    with observers.step(self.claim, effect.n, effect.name, effect.tries, self.redact):
+                        return await run()
                 case _:
-                    return await self._record(effect)
+                    return observers.waited(self.claim, await self._record(effect))
 
         return await adrive(call, perform, Exception)
 
@@ -360,9 +362,10 @@ class Durable:
                     assert run is not None
                     if self.stop.is_set:  # a thread cannot be interrupted
                         raise Stopped(self.stop.reason or "stopped")
-                    return run()
+                    with observers.step(self.claim, effect.n, effect.name, effect.tries, self.redact):
+                        return run()
                 case _:
-                    return self.run_on_loop(loop, self._record(effect))
+                    return observers.waited(self.claim, self.run_on_loop(loop, self._record(effect)))
 
         try:
             return drive(call, perform, Exception)

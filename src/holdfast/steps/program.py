@@ -41,7 +41,11 @@ class Lookup:
 
 @dataclass(slots=True)
 class Run:
-    """Call the function of the step."""
+    """Call the function of the step. ``tries`` is 0 for one that only awaits others, which is no span of a trace."""
+
+    n: int
+    name: str
+    tries: int = 1
 
 
 @dataclass(slots=True)
@@ -85,7 +89,7 @@ def step(script: Script, n: int, name: str, value: Value, retry: Retry | None, r
         tries, began = tries + 1, time.monotonic()
         packing = False
         try:
-            returned = yield Run()
+            returned = yield Run(n, name, tries)
             packing = True
             result = value.pack(returned)
         except CONTROL:

@@ -49,7 +49,7 @@ def spawn(script: Script, n: int, name: str, redact: Redact) -> DurableCall:
             raise recorded_error(known)
         return known.value
     try:
-        child = yield Run()
+        child = yield Run(n, name)
     except CONTROL:
         raise
     except Exception as error:
@@ -68,7 +68,7 @@ def result_of(script: Script, n: int, name: str, value: Value, redact: Redact) -
             raise recorded_error(known)
         return known.value
     try:
-        result = yield Run()
+        result = yield Run(n, name, 0)
         if isinstance(result, Open):
             raise suspended(script, Pause(n, name, "step", awaits=result.job_id))
         text = value.pack(result)
@@ -83,7 +83,7 @@ def result_of(script: Script, n: int, name: str, value: Value, redact: Redact) -
 
 def first(script: Script, n: int, waits: Sequence[Wait[Any]]) -> DurableCall:
     """Decide which wait was over first, and end the others with it. ``Run`` awaits them all."""
-    results: list[Any] = yield Run()
+    results: list[Any] = yield Run(n, "first", 0)
     known: Step | None = yield Lookup(n, "first", "step", waits=True)
     if known is not None and known.over:
         return results[int(known.value)]

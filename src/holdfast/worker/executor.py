@@ -157,6 +157,8 @@ class Handler:
     bind: Callable[[Claim], Awaitable[Claim]] | None = None
     """Inserts the results of other jobs into the payload of a workflow's job, as its plan specifies."""
     batch: Batch | None = None
+    earlier: Callable[[Claim], Awaitable[dict[str, str] | None]] | None = None
+    """Returns the trace of an earlier attempt."""
 
     async def limited(self, claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         """The call, within its timeout."""
@@ -185,10 +187,10 @@ def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> Corouti
 
 
 async def _watched(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome | Settled:
-    watch = observers.Watch(claim)
+    watch = await observers.watch(claim, handler.earlier)
     outcome: Outcome | Settled | None = None
     try:
-        outcome = await _execute(handler, watch.claim, stop)
+        outcome = watch.noted(await _execute(handler, watch.claim, stop))
         return outcome
     finally:
         watch.over(outcome)
