@@ -60,8 +60,8 @@ def spawn(script: Script, n: int, name: str, redact: Redact) -> DurableCall:
 
 
 def result_of(script: Script, n: int, name: str, value: Value, redact: Redact) -> DurableCall:
-    """Wait for the end of a job, and record what it returned. A failure is recorded if the handler continues: until then
-    the job may be redriven."""
+    """Wait for the end of a job, and record what it returned. A failure is recorded if the handler continues: until
+    then the job may be redriven."""
     known: Step | None = yield Lookup(n, name, "step", waits=True)
     if known is not None and known.over:
         if known.error is not None:
