@@ -486,6 +486,27 @@ def test_changed_calls_in_a_branch_are_found(kit: Kit) -> None:
         kit.replay(handle)
 
 
+def test_patch_before_branches_is_for_jobs_that_have_not_reached_them(kit: Kit) -> None:
+    patched = [False]
+
+    @app.job(f"patched_{uuid.uuid4().hex}")
+    async def trip(ctx: Context) -> bool:
+        new = patched[0] and await ctx.patched("look first")
+        async with ctx.branch("north"):
+            await ctx.step("ask", note, "ask")
+            await ctx.sleep("1h")
+        return new and await ctx.patched("look later")
+
+    old = trip.enqueue()
+    kit.drain()
+    patched[0] = True
+    new = trip.enqueue()
+    kit.drain()
+    kit.travel("1h")
+    kit.drain()
+    assert (old.result(), new.result()) == (False, True)
+
+
 # --- recorded values ---
 
 

@@ -192,6 +192,10 @@ class Script:
         self._deferred: dict[int, tuple[int, StepEntry]] = {}
         self._uses: dict[str, int] = {}
         self._named: set[int] = set()
+        self._made: set[int] = set()
+        """The positions of the calls of this attempt that are identified by a name or a branch."""
+        self._began: dict[str, int] = {}
+        """The last position before each branch."""
         self._places: dict[str, int] = {}
         self._place_of: dict[int, str] = {}
         self._came: dict[int, datetime] = {}
@@ -233,6 +237,7 @@ class Script:
         n = max(self._last_recorded, self._position) + 1 if recorded is None else recorded
         self._position = max(self._position, n)
         self._named.add(n)
+        self._made.add(n)
         return n, full
 
     def position_in(self, branch: str, number: int) -> int:
@@ -241,12 +246,16 @@ class Script:
         Branches may run at once and call this in any order: as with names, what is not recorded gets a position after
         all others.
         """
-        place = f"{branch}/{number}"
+        place, path = f"{branch}/{number}", branch
+        while path:
+            self._began.setdefault(path, self._position)
+            path = path.rpartition("/")[0]
         n = self._places.get(place) or max(self._last_recorded, self._position) + 1
         self._places[place] = n
         self._place_of[n] = place
         self._position = max(self._position, n)
         self._named.add(n)
+        self._made.add(n)
         return n
 
     def place_of(self, n: int) -> str | None:
@@ -342,7 +351,7 @@ class Script:
         if step is not None:
             if (step.name, step.kind) != (name, "patch"):
                 return False
-        elif n < self._last_recorded:
+        elif any(m > self._ordered and m not in self._made for m in self._recorded):
             return False
         self.next_position()
         self._called[n] = f"patch {name}"
@@ -358,12 +367,22 @@ class Script:
         """The deferred entries to write with the call at this position. Steps in threads may defer more meanwhile."""
         if not self._deferred:
             return []
-        entries = [entry for position, entry in list(self._deferred.values()) if position < n]
+        entries = [(position, entry) for position, entry in list(self._deferred.values()) if position < n]
         if n not in self._named:
-            return entries
-        # A branch that runs at once with others shows only that it has continued itself.
+            return [entry for _, entry in entries]
         branch = (self._place_of.get(n) or "").rpartition("/")[0]
-        return [e for e in entries if branch and (self._place_of.get(e.n) or "").startswith(f"{branch}/")]
+        return [entry for position, entry in entries if branch and self._is_before(position, entry.n, branch)]
+
+    def _is_before(self, position: int, n: int, branch: str) -> bool:
+        """Whether a call of this branch shows that the handler has continued from call ``n``: a call in the branch, or
+        one before the handler came to it. Other branches may run at once."""
+        path = (self._place_of.get(n) or "").rpartition("/")[0]
+        if f"{path}/".startswith(f"{branch}/"):
+            return True
+        if path and not branch.startswith(f"{path}/"):
+            return False
+        below = branch[len(path) + 1 :] if path else branch
+        return position <= self._began["/".join(filter(None, (path, below.partition("/")[0])))]
 
     def written(self, entries: Sequence[StepEntry]) -> None:
         """Called after a successful write. Until then the entries stay deferred, as the write may be cancelled."""
