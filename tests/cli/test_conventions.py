@@ -46,6 +46,7 @@ COMMANDS = (
     ),
     ("jobs", "set-external-ref"),
     *(("jobs", name) for name in ("search", "index", "indexes")),
+    *(("jobs", name) for name in ("send", "answer", "value", "values", "streams", "stream")),
     ("dead-letters",),
     *(("dead-letters", name) for name in ("list", "show", "note", "redrive", "discard")),
     ("operations",),
