@@ -57,7 +57,7 @@ COMMANDS = (
     *(("agents", name) for name in ("list", "show", "set", "disable", "enable")),
     ("schedules",),
     *(("schedules", name) for name in ("list", "show", "add", "edit", "pause", "resume", "run", "preview")),
-    *(("schedules", name) for name in ("history", "remove")),
+    *(("schedules", name) for name in ("history", "remove", "backfill")),
     ("templates",),
     *(("templates", name) for name in ("list", "show", "versions", "set", "remove", "enqueue")),
     ("workers",),
