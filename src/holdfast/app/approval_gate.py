@@ -15,7 +15,8 @@ from holdfast.engine.steps import BEFORE_ALL, Pause, Script
 from holdfast.errors import StepsChanged
 from holdfast.features.payloads.model import HIDDEN, NO_RULE, Effective, combined, effective
 from holdfast.steps.approvals import ApprovalOptions, decision
-from holdfast.steps.driver import Durable, Plan, check_approved, first_question
+from holdfast.steps.driver import Durable, check_approved
+from holdfast.steps.plan import Plan, first_question
 from holdfast.stores.session import Session
 from holdfast.worker.shutdown import Stop
 

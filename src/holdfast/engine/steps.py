@@ -160,7 +160,7 @@ class Script:
         self._position = self._ordered = BEFORE_ALL
         self._deferred: dict[int, tuple[int, StepEntry]] = {}
         self._uses: dict[str, int] = {}
-        self._named: set[int] = set()
+        self._named: dict[int, bool] = {}  # the garbage collector does not visit an empty one
         self._decisions: dict[int, Step] = {}
         self._called: dict[int, str] = {}
 
@@ -196,7 +196,7 @@ class Script:
         recorded = next((n for n, step in self._recorded.items() if (step.name, step.kind) == (full, "step")), None)
         n = max(self._last_recorded, self._position) + 1 if recorded is None else recorded
         self._position = max(self._position, n)
-        self._named.add(n)
+        self._named[n] = True
         return n, full
 
     def at(self, n: int, name: str, kind: StepKind, content_hash: str | None = None) -> Step | None:

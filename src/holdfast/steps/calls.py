@@ -18,12 +18,13 @@ from holdfast.engine.steps import RESERVED, RUNNING, check_step_name
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.steps.approvals import ApprovalOptions, Decision, decision
-from holdfast.steps.driver import Plan, running
 from holdfast.steps.handler_run import HandlerRun, ThreadDriver
+from holdfast.steps.plan import Plan, running
 from holdfast.steps.values import AppEvent, is_async, label_of
 from holdfast.stores.flow import Flow
 from holdfast.stores.vault import Part, is_stored
 from holdfast.worker.shutdown import Suspended
+from holdfast.worker.threads import Threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -207,29 +208,34 @@ class AwaitedSteps:
         if self._unordered:
             return self._step_by_name(name, function, args, kwargs)
         call, key = self._plan.step(name, function, self._retry)
-        return self._plan.durable.drive(call, partial(self._run, key, function, args, kwargs))
+        threads = self._plan.durable.tools.threads
+        return self._plan.durable.drive(call, partial(_run, threads, self._timeout, key, function, args, kwargs))
 
     async def _step_by_name(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         call, key = await self._plan.unordered_step(name, function, self._retry)
-        return await self._plan.durable.drive(call, partial(self._run, key, function, args, kwargs))
-
-    async def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        token = running.set(key)
-        try:
-            if self._timeout is None:
-                return await self._call(function, args, kwargs)
-            async with asyncio.timeout(self._timeout):
-                return await self._call(function, args, kwargs)
-        finally:
-            running.reset(token)
-
-    async def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if is_async(function):
-            return await function(*args, **kwargs)
-        # In a thread, because it may block. It has the context variables of this task.
         threads = self._plan.durable.tools.threads
-        result = await threads.run(label_of(function), partial(function, *args, **kwargs))
-        return await result if inspect.iscoroutine(result) else result
+        return await self._plan.durable.drive(call, partial(_run, threads, self._timeout, key, function, args, kwargs))
+
+
+async def _run(
+    threads: Threads, timeout: float | None, key: str, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    token = running.set(key)
+    try:
+        if timeout is None:
+            return await _call(threads, function, args, kwargs)
+        async with asyncio.timeout(timeout):
+            return await _call(threads, function, args, kwargs)
+    finally:
+        running.reset(token)
+
+
+async def _call(threads: Threads, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    if is_async(function):
+        return await function(*args, **kwargs)
+    # In a thread, because it may block. It has the context variables of this task.
+    result = await threads.run(label_of(function), partial(function, *args, **kwargs))
+    return await result if inspect.iscoroutine(result) else result
 
 
 class AwaitedCalls:

@@ -42,6 +42,9 @@ class Run:
     """Call the function of the step."""
 
 
+_RUN: Final = Run()
+
+
 @dataclass(slots=True)
 class Sleep:
     seconds: float
@@ -79,7 +82,7 @@ def step(script: Script, n: int, name: str, value: Value, retry: Retry | None, r
         tries, began = tries + 1, time.monotonic()
         packing = False
         try:
-            returned = yield Run()
+            returned = yield _RUN
             packing = True
             result = value.pack(returned)
         except _CONTROL:

@@ -175,12 +175,16 @@ class Replay(Durable):
 
     # --- the two drivers ---
 
-    async def _drive(self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None) -> Any:
+    async def drive(self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None = None) -> Any:
         n = self._note(call)
         try:
-            return self._next(await super()._drive(call, run))
+            return self._next(await super().drive(call, run))
         except InvalidPayload as error:
             self._misfit(n, error)
+            raise
+        except EndOfHistory as end:
+            await self.finish_steps()
+            self.suspended = self.suspended or end
             raise
 
     def drive_in_thread(

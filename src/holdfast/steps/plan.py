@@ -1,0 +1,104 @@
+"""``Plan`` checks the arguments of a durable call, gives the call its position and makes its program.
+
+The position is taken when the call is made, not when it runs, so steps that run at once have the order of the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any
+
+from holdfast.engine.names import check_name
+from holdfast.engine.retry import Retry
+from holdfast.engine.steps import BEFORE_ALL, check_match, check_step_name
+from holdfast.engine.times import instant
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
+from holdfast.steps import program
+from holdfast.steps.approvals import ApprovalOptions, decision, question
+from holdfast.steps.driver import Durable, check_approved
+from holdfast.steps.program import DurableCall
+from holdfast.steps.values import Value, check_callable
+from holdfast.stores.requests import new_id
+
+running: ContextVar[str | None] = ContextVar("holdfast_step_key", default=None)
+
+
+def step_key() -> str:
+    """Inside a step: an idempotency key for other systems, the same in every attempt of this step."""
+    key = running.get()
+    if key is None:
+        raise InvalidSetting("no step is running here", code="no_step")
+    return key
+
+
+class Plan:
+    def __init__(self, durable: Durable) -> None:
+        self.durable = durable
+
+    def _check_allowed(self) -> None:
+        if running.get() is not None:
+            raise InvalidSetting("a step cannot make durable calls: it runs as a whole", code="nested_step")
+        self.durable.check_running()
+
+    def _next_position(self) -> int:
+        self._check_allowed()
+        return self.durable.script.next_position()
+
+    def step(self, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[DurableCall, str]:
+        """The call, and its idempotency key for other systems."""
+        name = check_step_name(name)
+        check_callable(name, function)
+        return self._step(self._next_position(), name, function, retry)
+
+    async def unordered_step(
+        self, name: str, function: Callable[..., Any], retry: Retry | None
+    ) -> tuple[DurableCall, str]:
+        """The same for a step that is identified by its name. Its position depends on the recorded steps."""
+        check_callable(check_step_name(name), function)
+        self._check_allowed()
+        n, name = (await self.durable.remember()).named_position(name)
+        return self._step(n, check_step_name(name), function, retry)
+
+    def _step(self, n: int, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[DurableCall, str]:
+        durable, claim = self.durable, self.durable.claim
+        call = program.step(
+            durable.script, n, name, Value.of(name, function, durable.client.vault), retry, durable.redact
+        )
+        return call, f"{claim.tenant}:{claim.kind}:{claim.id}:{n}"
+
+    def sleep(self, delay: Duration | None, until: datetime | None, name: str) -> DurableCall:
+        if delay is None:
+            until = instant(until, "the time")
+        duration = None if delay is None else seconds(delay, "delay")
+        return program.sleep(self.durable.script, self._next_position(), check_step_name(name), duration, until)
+
+    def event(
+        self, name: str, match: Mapping[str, Any] | None, timeout: Duration | None, since: Duration | None
+    ) -> DurableCall:
+        wanted, limit = check_match(match), None if timeout is None else seconds(timeout, "timeout")
+        lookback, label = 0.0 if since is None else seconds(since, "since"), check_name(name, "event")
+        return program.wait_for_event(self.durable.script, self._next_position(), label, wanted, limit, lookback)
+
+    def approval(self, name: str, summary: str, form: Any, options: ApprovalOptions) -> DurableCall:
+        asked, label = question(summary, form, options), check_step_name(name)
+        approval = asked.to_json(new_id(), label, self.durable.tools.notify())
+        return program.approval(self.durable.script, self._next_position(), label, approval)
+
+    async def before_all(self, name: str, summary: str, options: ApprovalOptions, shown: Any) -> None:
+        """The approval before the handler: raises ``Suspended`` until it is approved."""
+        durable = self.durable
+        approval = first_question(name, summary, options, shown, durable.tools.notify())
+        result = decision(await durable.drive(program.approval(durable.script, BEFORE_ALL, name, approval)), None)
+        check_approved(result)
+
+
+def first_question(name: str, summary: str, options: ApprovalOptions, shown: Any, notify: str | None) -> dict[str, Any]:
+    """The approval before the handler. ``shown`` is the payload for people. It is not part of the question: the payload
+    never changes, but the rules of what to show may."""
+    data: ApprovalOptions = {"data": shown}
+    approval = question(summary, None, data | options).to_json(new_id(), name, notify)
+    approval["content_hash"] = question(summary, None, options).content_hash(name)
+    return approval
