@@ -24,9 +24,12 @@ from holdfast.features.jobs.handle import Handle
 from holdfast.features.retention.model import check_cost
 from holdfast.features.workflows.model import ParentResult
 from holdfast.features.workflows.run import Extension, Results, aextend_workflow, extend_workflow
+from holdfast.steps import wait_calls
 from holdfast.steps.calls import AwaitedCalls, BlockingCalls, Checkpoints, SyncCheckpoints
+from holdfast.steps.continuing import acontinue, continue_now
 from holdfast.steps.handler_run import Facts, HandlerRun
 from holdfast.steps.transaction import AsyncTransaction, Transaction
+from holdfast.steps.wait_calls import AwaitedWaits, BlockingWaits, OnCancel, Spawned
 from holdfast.stores.flow import Flow
 from holdfast.stores.session import Session
 from holdfast.telemetry import observers
@@ -137,7 +140,9 @@ class BaseContext(Facts):
     def _references(self) -> Flow[References]:
         return self._run.session.store.jobs.references(self.job_id, self.tenant)
 
-    def _child(self, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
+    def _child(
+        self, kind: Any, args: tuple[Any, ...], options: dict[str, Any], own_key: str | None = None
+    ) -> Prepared[Any]:
         if self._run.prepare is None:
             raise InvalidSetting("ctx.spawn works only in a worker", code="no_worker")
         complete = {"tenant": self.tenant, "enqueued_by": f"job {self.job_id}"} | options
@@ -145,6 +150,8 @@ class BaseContext(Facts):
             complete.setdefault("parent", self.job_id)
         if complete.get("key") is not None:
             complete["key"] = f"{self.job_id}:{check_name(complete['key'], 'key', limit=200)}"
+        elif own_key is not None:
+            complete["key"] = own_key
         return self._run.prepare(kind, args, complete)
 
     def _scheduled_at(self) -> Flow[datetime | None]:
@@ -169,7 +176,7 @@ class BaseContext(Facts):
         return self.workflow_id
 
 
-class Context(AwaitedCalls, BaseContext):
+class Context(AwaitedWaits, AwaitedCalls, BaseContext):
     """The context of an async handler: what it can know about its job, and do while it runs.
 
     Operations that use the database are coroutines::
@@ -215,14 +222,34 @@ class Context(AwaitedCalls, BaseContext):
         """Return the URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
         return await self._run.session.arun(self._references())
 
-    async def spawn(self, kind: Any, *args: Any, **options: Any) -> Handle[Any]:
-        """Enqueue a child: ``await ctx.spawn(resize, image, key="page-1")``. Options are those of ``using``.
+    async def spawn(self, kind: Any, *args: Any, on_cancel: OnCancel = "leave", **options: Any) -> Handle[Any]:
+        """Enqueue a child: ``await ctx.spawn(resize, image)``. Options are those of ``using``.
 
-        Pass a ``key`` so that a retry of this job finds the child of the first attempt instead of making another. The
-        key is private to this job.
+        A durable call: later attempts get the child of the first one. ``on_cancel="cancel"`` cancels the child when
+        this job is cancelled. A ``key`` is private to this job: calls with the same key return the same child.
         """
-        call = self._child(kind, args, options)
-        return await call.aenqueue(self._run.session)
+        run = self._run
+        wait_calls.check_on_cancel(on_cancel)
+        if run.tools is not None:
+            await run.plan.durable.remember()
+        n = wait_calls.recorded_spawn(run, kind, options)
+        if n is None:
+            return await self._child(kind, args, options).aenqueue(run.session)
+        prepared = self._child(kind, args, options, wait_calls.spawn_key(run, n))
+        spawned = Spawned(prepared, run, on_cancel)
+
+        async def enqueue() -> dict[str, Any]:
+            return spawned.accept(await run.session.aenqueue([prepared.spec], prepared.tenant))
+
+        return spawned.handle(await run.plan.durable.drive(wait_calls.spawning(run, n, kind), enqueue))
+
+    async def continue_as(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """End this run as succeeded, and begin the next one with these arguments: ``await ctx.continue_as(page + 1)``.
+
+        The next run is a new job of the same kind with the same settings and key, and without recorded steps. Both are
+        one transaction. Nothing after the call runs.
+        """
+        await acontinue(self._run, args, kwargs)
 
     async def scheduled_at(self) -> datetime | None:
         """Return the scheduled time for which this job, or its workflow, was created; None without a schedule.
@@ -266,7 +293,7 @@ class Context(AwaitedCalls, BaseContext):
         await self._run.ending.aon(connection, result)
 
 
-class SyncContext(BlockingCalls, BaseContext):
+class SyncContext(BlockingWaits, BlockingCalls, BaseContext):
     """The context of a sync handler. It has the operations of ``Context``; each blocks until it is done::
 
     @app.job
@@ -307,14 +334,33 @@ class SyncContext(BlockingCalls, BaseContext):
         """Return the URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
         return self._run.session.run(self._references())
 
-    def spawn(self, kind: Any, *args: Any, **options: Any) -> Handle[Any]:
-        """Enqueue a child: ``ctx.spawn(resize, image, key="page-1")``. Options are those of ``using``.
+    def spawn(self, kind: Any, *args: Any, on_cancel: OnCancel = "leave", **options: Any) -> Handle[Any]:
+        """Enqueue a child: ``ctx.spawn(resize, image)``. Options are those of ``using``.
 
-        Pass a ``key`` so that a retry of this job finds the child of the first attempt instead of making another. The
-        key is private to this job.
+        A durable call, as that of ``Context``.
         """
-        call = self._child(kind, args, options)
-        return call.enqueue(self._run.session)
+        run = self._run
+        wait_calls.check_on_cancel(on_cancel)
+        if run.tools is not None:
+            run.thread_driver.run_on_loop(run.plan.durable.remember())
+        n = wait_calls.recorded_spawn(run, kind, options)
+        if n is None:
+            return self._child(kind, args, options).enqueue(run.session)
+        prepared = self._child(kind, args, options, wait_calls.spawn_key(run, n))
+        spawned = Spawned(prepared, run, on_cancel)
+
+        def enqueue() -> dict[str, Any]:
+            return spawned.accept(run.session.enqueue([prepared.spec], prepared.tenant))
+
+        return spawned.handle(run.thread_driver.drive(wait_calls.spawning(run, n, kind), enqueue))
+
+    def continue_as(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """End this run as succeeded, and begin the next one with these arguments: ``ctx.continue_as(page + 1)``.
+
+        The next run is a new job of the same kind with the same settings and key, and without recorded steps. Both are
+        one transaction. Nothing after the call runs.
+        """
+        continue_now(self._run, args, kwargs)
 
     def scheduled_at(self) -> datetime | None:
         """Return the scheduled time for which this job, or its workflow, was created; None without a schedule.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 from types import ModuleType
 
 import pytest
@@ -57,7 +58,14 @@ CALLS = {
     "sleep_until",
     "wait_for_event",
     "approval",
+    "continue_as",
     "gather",
+    "result_of",
+    "first",
+    "branch",
+    "now",
+    "random",
+    "uuid",
     "patched",
     "step_options",
     "checkpoint",
@@ -83,12 +91,12 @@ def public(cls: type) -> set[str]:
 
 def test_context_has_exactly_these_names() -> None:
     assert public(holdfast.Context) == FACTS | CALLS | STOPPING | WRITES
-    assert public(holdfast.SyncContext) == public(holdfast.Context) | {"submit"}
+    assert public(holdfast.SyncContext) == public(holdfast.Context) | {"submit", "later"}
 
 
 def test_contexts_differ_in_awaited_methods() -> None:
     awaited = {name for name in WRITES | CALLS if is_awaited(holdfast.Context, name)}
-    assert awaited == (WRITES | CALLS) - {"checkpoint", "step_options", "transaction", "result_ref"}
+    assert awaited == (WRITES | CALLS) - {"checkpoint", "step_options", "transaction", "result_ref", "branch"}
     assert [name for name in public(holdfast.SyncContext) if is_awaited(holdfast.SyncContext, name)] == []
 
 
@@ -96,12 +104,15 @@ def is_awaited(cls: type, name: str) -> bool:
     function = inspect.getattr_static(cls, name)
     if not inspect.isfunction(function):
         return False
-    return inspect.iscoroutinefunction(function) or "Coroutine" in str(function.__annotations__.get("return"))
+    return (
+        inspect.iscoroutinefunction(function)
+        or re.match(r"Coroutine|Wait\[", str(function.__annotations__.get("return"))) is not None
+    )
 
 
 @pytest.mark.parametrize("cls", [holdfast.Context, holdfast.SyncContext], ids=lambda cls: cls.__name__)
 def test_context_methods_are_documented(cls: type) -> None:
-    calls = CALLS | STOPPING | WRITES | (public(cls) & {"submit"})
+    calls = CALLS | STOPPING | WRITES | (public(cls) & {"submit", "later"})
     assert sorted(name for name in calls if not inspect.getdoc(inspect.getattr_static(cls, name))) == []
 
 

@@ -44,6 +44,7 @@ JOB_COLUMNS = {
 # References from other rows to their origin; they may dangle.
 LABELS = {"app_event.cause_id", "workflow.parent_id", "workflow.correlation_id"}
 LABELS |= {"dead_letter_group.sample_job", "dead_letter_group.last_job"}
+LABELS |= {"step.awaits"}  # of a job that has ended
 LABELS |= {"reservation.job_id"}  # history, pruned by age
 LABELS |= {"webhook_delivery.job_id"}  # a log, pruned by age
 # Ids of other things.
@@ -100,7 +101,7 @@ LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n
 # stay, because jobs refer to them.)
 SET = {
     *("agent", "template", "schedule", "job_limit", "queue_setting", "subscription", "consumer", "executor"),
-    *("payload_rule", "retention", "tenant", "pause", "connector", "webhook"),
+    *("payload_rule", "retention", "tenant", "pause", "connector", "webhook", "endpoint", "notifier"),
     *("login_pin", "registered_kind", "registered_event"),
     "unregistered_name",  # at most a thousand per tenant and registry
 }
@@ -146,7 +147,7 @@ def test_every_column_of_sqlite_that_may_name_a_job_is_listed(sqlite_url: str) -
             f"{table}.{row[1]}"
             for table in by_hand.tables()
             for row in by_hand.execute(f"pragma table_info({table})")
-            if row[1] in ("lease", "settled_by", "child", "parent", "reached", "retry_of", "id", "place")
+            if row[1] in ("lease", "settled_by", "child", "parent", "reached", "retry_of", "id", "place", "awaits")
             or row[1].endswith(("_id", "_ids", "_job", "_jobs"))
         }
         tables = {table for table in by_hand.tables() if not table.startswith("sqlite_")}

@@ -41,7 +41,7 @@ from holdfast.stores.flow import Flow
 from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, SendEvent
 from tests.api.serving import auntil
 from tests.support.direct_sql import ByHand, PostgresByHand
-from tests.support.features import draft, drafted, issuing, sent, webhook
+from tests.support.features import draft, drafted, endpoint, issuing, notifier, sent, webhook
 from tests.support.job_states import bring
 from tests.support.ledger import check_ledger
 from tests.support.operations import operations
@@ -91,6 +91,8 @@ READS = {
     *(
         "steps.list",
         "steps.unfinished",
+        "steps.waits_for",
+        "steps.now",
         "approvals.get",
         "approvals.list",
         "approvals.votes",
@@ -150,7 +152,8 @@ READS = {
     *("versions.list", "versions.live", "versions.held", "versions.patches", "versions.unserved"),
     *("versions.mismatch", "versions.requirement"),
     *("webhooks.get", "webhooks.list", "webhooks.deliveries"),
-    *("connectors.get", "connectors.list"),
+    *("connectors.get", "connectors.list", "endpoints.get", "endpoints.list"),
+    *("notifiers.get", "notifiers.list"),
     *("tokens.find", "tokens.used", "tokens.open_session", "tokens.end_session"),
 }
 EXECUTES = {
@@ -159,6 +162,7 @@ EXECUTES = {
         "leases.open",
         "leases.renew",
         "leases.end",
+        "leases.report_blocked",
         "leases.claim",
         "leases.start",
         "leases.release",
@@ -168,6 +172,7 @@ EXECUTES = {
     *(
         "steps.save_checkpoint",
         "steps.note_upload",
+        "steps.release_key",
         "steps.add_artifact",
         "attempts.append_log",
         "leases.promote",
@@ -194,7 +199,7 @@ EXECUTES = {
     *("retention.sweep", "declare_retention", "usage.count", "retention.orphans", "retention.forget_orphans"),
     *("operations.next", "operations.work"),
     *("audit.seal", "audit.get_seal", "audit.block", "audit.unsealed"),
-    *("webhooks.note_delivery", "webhooks.disable"),
+    *("webhooks.note_delivery", "webhooks.disable", "notifiers.tell_health"),
     "versions.offer",
 }
 LATER = datetime(2027, 1, 1, tzinfo=UTC)
@@ -213,7 +218,8 @@ GOVERNS = {
     ),
     *("dead_letters.note", "operations.start", "operations.cancel", "dead_letters.redrive_as"),
     *("webhooks.add", "webhooks.change", "webhooks.enable", "webhooks.remove"),
-    *("connectors.set", "connectors.remove"),
+    *("connectors.set", "connectors.remove", "endpoints.set", "endpoints.remove"),
+    *("notifiers.set", "notifiers.remove"),
     *("versions.move", "restores.report", "restores.adopt"),
     *("tokens.issue", "tokens.revoke", "tokens.list"),
 }
@@ -377,6 +383,8 @@ def calls(
         "steps.note_upload": lambda: run(
             store.steps.note_upload(job, lease, 1, f"artifact://default/{job}/{'0' * 64}", scope)
         ),
+        "steps.release_key": lambda: run(store.steps.release_key(job, lease, scope)),
+        "leases.report_blocked": lambda: run(store.leases.report_blocked(lease, 1.0, "here", scope)),
         "steps.add_artifact": lambda: run(store.steps.add_artifact(job, lease, 1, "a", "file:a", scope)),
         "leases.settle": lambda: run(store.leases.settle(lease, [], scope)),
         "leases.promote": lambda: run(store.leases.promote(tenant=scope)),
@@ -396,6 +404,8 @@ def calls(
         "steps.save": lambda: run(store.steps.save(lease, [(job, 1, entry())], scope)),
         "steps.list": lambda: run(store.steps.list(job, tenant)),
         "steps.unfinished": lambda: run(store.steps.unfinished(job, tenant)),
+        "steps.waits_for": lambda: run(store.steps.waits_for(job, job, tenant)),
+        "steps.now": lambda: run(store.steps.now(tenant)),
         "steps.rewind": lambda: run(store.steps.rewind(ids["dead_letter"], 1, "ada", tenant)),
         "steps.fork": lambda: fork(store, ids["dead_letter"], tenant),
         "ledger.send": lambda: run(store.ledger.send(SendEvent(new_id(), "paid", "{}"), "ada", tenant)),
@@ -580,6 +590,15 @@ def calls(
         "connectors.list": lambda: run(store.connectors.list(tenant)),
         "connectors.set": lambda: run(store.connectors.set(drafted(), "ada", tenant)),
         "connectors.remove": lambda: run(store.connectors.remove("none", "ada", tenant)),
+        "endpoints.get": lambda: run(store.endpoints.get("github", tenant)),
+        "endpoints.list": lambda: run(store.endpoints.list(tenant)),
+        "endpoints.set": lambda: endpoint(store, tenant=tenant),
+        "endpoints.remove": lambda: run(store.endpoints.remove("none", "ada", tenant)),
+        "notifiers.get": lambda: run(store.notifiers.get("ops", tenant)),
+        "notifiers.list": lambda: run(store.notifiers.list(tenant)),
+        "notifiers.set": lambda: notifier(store, tenant=tenant),
+        "notifiers.remove": lambda: run(store.notifiers.remove("none", "ada", tenant)),
+        "notifiers.tell_health": lambda: run(store.notifiers.tell_health("none", None, "ok", tenant)),
         "webhooks.get": lambda: run(store.webhooks.get("ops", tenant)),
         "webhooks.list": lambda: run(store.webhooks.list(tenant)),
         "webhooks.deliveries": lambda: run(store.webhooks.deliveries(ids["webhook"], tenant, 5)),

@@ -49,10 +49,20 @@ EXECUTES = {
     "seal_ledger",
     "enqueued_payloads",
     *("open_worker", "offer_held"),
-    *("open_lease", "heartbeat", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
+    *(
+        "open_lease",
+        "heartbeat",
+        "renew_lease",
+        "renew",
+        "report_blocked",
+        "end_lease",
+        "claim",
+        "claim_many",
+        "start_many",
+    ),
     *("exchange", "cancellations", "holdings"),
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),
-    *("append_log", "note_upload"),
+    *("append_log", "note_upload", "release_key"),
     *("due_work", "promote_due", "expire_overdue", "recover_leases", "quarantine"),
     *("save_steps", "send_event", "attend_approvals", "keep_approval_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
@@ -63,7 +73,7 @@ EXECUTES = {
     *("sweep_retention", "declare_retention", "count_usage", "orphans", "forget_orphans"),
     "declare_payload_rules",
     *("next_operation", "hold_operation", "do_operation"),
-    *("note_webhook_delivery", "disable_webhook"),
+    *("note_webhook_delivery", "disable_webhook", "tell_health"),
 }
 RESOLVES = {
     *(
@@ -91,7 +101,8 @@ RESOLVES = {
     *("set_retention", "delete_retention"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as", "replace_payload", "set_external_ref"),
     *("issue_token", "revoke_token"),
-    *("set_connector", "remove_connector"),
+    *("set_connector", "remove_connector", "set_endpoint", "remove_endpoint"),
+    *("set_notifier", "remove_notifier"),
     *("add_webhook", "change_webhook", "enable_webhook", "remove_webhook"),
 }
 APPROVES = {

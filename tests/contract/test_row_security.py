@@ -33,7 +33,7 @@ from holdfast.features.retention.model import OrphanedFile, RetentionRule
 from holdfast.features.workflows.model import CallbackSpec
 from holdfast.stores.requests import JobFilter, SendEvent
 from tests.support.direct_sql import PostgresByHand
-from tests.support.features import connect, feed, issuing, pause, sent, subscribe, webhook
+from tests.support.features import connect, endpoint, feed, issuing, notifier, pause, sent, subscribe, webhook
 from tests.support.features import register_tenant as register
 from tests.support.ledger import check_ledger
 from tests.support.postgres_roles import ROLES, OwnedDatabases, as_role
@@ -150,6 +150,8 @@ def database(owned_databases: OwnedDatabases) -> Iterator[Database]:
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
             connect(store, tenant=tenant)
+            endpoint(store, tenant=tenant)
+            notifier(store, tenant=tenant)
             hook = webhook(store, tenant=tenant)
             assert store.run(store.webhooks.note_delivery(sent(hook.id, running.id), tenant))
             store.run(store.retention.set(RetentionRule.of("slow", clean_after="9d"), "ada", tenant))

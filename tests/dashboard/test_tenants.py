@@ -22,7 +22,20 @@ pytestmark = [
 ]
 
 PAGES = ("/", "/jobs", "/approvals", "/dead-letters", "/workflows", "/schedules", "/queues", "/workers", "/limits")
-LISTS = ("jobs", "approvals", "schedules", "workflows", "limits", "queues", "tokens", "retention", "webhooks", "agents")
+LISTS = (
+    "jobs",
+    "approvals",
+    "schedules",
+    "workflows",
+    "limits",
+    "queues",
+    "tokens",
+    "retention",
+    "webhooks",
+    "endpoints",
+    "notifiers",
+    "agents",
+)
 
 PAUSE = {"what": "queue", "name": "mail", "back": "/limits", "reason": "test", "confirmed": "yes"}
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -314,6 +315,25 @@ def test_webhooks_and_connectors(base: str, drive: Drive, worker: App) -> None:
     assert client.do(lambda c: c.connectors.get("http.request")).timeout == 5.0
     client.do(lambda c: c.connectors.remove("http.request"))
     assert worker.connectors.list() == []
+
+
+@async_form
+@pytest.mark.req("HF-20")
+def test_endpoints_and_notifiers(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    options: Any = {"provider": "github", "secrets": "GITHUB_HOOK", "kind": "deploy", "tolerance": "1m"}
+    made = client.do(lambda c: c.endpoints.set("gh", **options))
+    assert made == worker.endpoints.get("gh") == client.do(lambda c: c.endpoints.list())[0]
+    assert client.do(lambda c: c.endpoints.set("gh", kind=None, event="gh.*")).kind is None
+    client.do(lambda c: c.endpoints.remove("gh"))
+    with pytest.raises(NotFound, match="endpoint_not_found"):
+        client.do(lambda c: c.endpoints.get("gh"))
+    told = client.do(lambda c: c.notifiers.set("ops", channel="slack", secrets="OPS", quiet="22:00-07:00"))
+    assert told == worker.notifiers.get("ops") == client.do(lambda c: c.notifiers.list())[0]
+    assert worker.jobs.get(client.do(lambda c: c.notifiers.test("ops"))).kind == "notifier.deliver"
+    client.do(lambda c: c.notifiers.remove("ops"))
+    with pytest.raises(NotFound, match="notifier_not_found"):
+        client.do(lambda c: c.notifiers.test("ops"))
 
 
 @async_form

@@ -171,7 +171,7 @@ APPROVALS = {"release": 4, "refund": 6}
 class Wait:
     """A reason to suspend an attempt, described independently of the jobs that exist."""
 
-    kind: Literal["sleep", "event", "step", "ask"]
+    kind: Literal["sleep", "event", "step", "ask", "job"]
     name: str
     delay: float | None
     offset: float | None
@@ -179,10 +179,24 @@ class Wait:
     since: float = 0.0
     patch: bool = False
     question: tuple[tuple[str, object], ...] = ()
+    also: tuple[str, ...] = ()
+    """What else the attempt waits for: "event", "sleep" or "job"."""
+    until_all: bool = False
 
-    def outcome(self, now: datetime, approval_id: str) -> Paused:
+    def outcome(self, now: datetime, approval_id: str, job: str) -> Paused:
+        """``job`` is the job that a wait for a job awaits."""
         steps = [StepEntry(7, "new way", "patch", took=0.5).to_json()] if self.patch else []
-        return Paused(self._pause(now, approval_id).to_json(), steps)
+        others = {
+            "event": Pause(8, "returned", "event", delay=self.delay, wanted=dict(self.match)),
+            "sleep": Pause(9, "night", "sleep", delay=30.0),
+            "job": Pause(10, "result", "step", awaits=job),
+        }
+        first = Pause(11, "other result", "step", awaits=job) if self.kind == "job" else self._pause(now, approval_id)
+        pause = first.to_json()
+        if self.also:
+            pause["also"] = [others[other].to_json() for other in self.also]
+            pause |= {"all": True} if self.until_all else {}
+        return Paused(pause, steps)
 
     def _pause(self, now: datetime, approval_id: str) -> Pause:
         until = _from(now, self.offset)
@@ -201,6 +215,8 @@ class Wait:
                 name = "release" if self.name == "paid" else "refund"
                 question = Question(**{"summary": "May it?", **dict(self.question)})  # type: ignore[arg-type]
                 return Pause(APPROVALS[name], name, "approval", approval=question.to_json(approval_id, name, None))
+            case "job":
+                raise AssertionError
 
 
 matches = st.sampled_from([(), (), (("order", 7),), (("order", None),), (("order", 7), ("shop", "a"))])
@@ -221,7 +237,7 @@ questions = st.tuples(
 ).map(lambda parts: tuple(option for part in parts for option in part))
 waits = st.builds(
     Wait,
-    kind=st.sampled_from(["ask", "event", "ask", "event", "sleep", "step"]),
+    kind=st.sampled_from(["ask", "event", "ask", "event", "sleep", "step", "job"]),
     name=st.sampled_from(sorted(EVENTS)),
     delay=st.none() | delays,
     offset=st.sampled_from([None, None, -1.0, 3.0]),
@@ -229,4 +245,6 @@ waits = st.builds(
     since=st.sampled_from([0.0, 0.0, 100.0]),
     patch=st.booleans(),
     question=questions,
+    also=st.sampled_from([(), (), ("job",), ("event", "sleep"), ("event", "job")]),
+    until_all=st.booleans(),
 )

@@ -13,7 +13,7 @@ from tests.model.conftest import MakeStores
 from tests.model.machine import StoresMachine
 
 pytestmark = pytest.mark.req(
-    "CX-1", "CX-15", "SC-2", "SC-4", "SC-19", "DP-5", "DP-7", "HF-6", "CX-7", "SC-10", "SC-16", "DP-14"
+    "CX-1", "CX-15", "SC-2", "SC-4", "SC-19", "DP-5", "DP-7", "HF-6", "CX-7", "SC-10", "SC-16", "DP-14", "HF-23"
 )
 
 QUICK = settings(

@@ -49,8 +49,8 @@ def check_ledger(store: Store) -> None:
     retried = {job.retry_of for job in jobs.values() if job.retry_of is not None}
     for job in jobs.values():
         before = None if job.retry_of is None else jobs[job.retry_of]
-        differences = _compare(job, ledgers.pop(job.id, []), before, job.id in retried)
-        problems += [f"{job.id} ({job.kind}): {difference}" for difference in differences]
+        found = differences(job, ledgers.pop(job.id, []), before, superseded=job.id in retried)
+        problems += [f"{job.id} ({job.kind}): {difference}" for difference in found]
     problems += [f"{job_id}: has events but no job" for job_id in ledgers]
     assert not problems, "\n".join(problems)
 
@@ -67,8 +67,9 @@ def most_at_once(store: Store, counted_by: Callable[[Job], Iterable[str]]) -> di
     return most
 
 
-def _compare(job: Job, events: list[Event], before: Job | None, superseded: bool) -> Iterator[str]:
-    """``before`` is the job that this one retries: until a redrive the counters continue from it."""
+def differences(job: Job, events: list[Event], before: Job | None = None, *, superseded: bool = False) -> Iterator[str]:
+    """What in a job contradicts its events. ``before`` is the job that this one retries: until a redrive the counters
+    continue from it."""
     try:
         replayed = replay(Step(event.type, event.from_state, event.to_state) for event in events)
     except ValueError as error:

@@ -12,7 +12,8 @@ import pytest
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.sqlite import SqliteStore
-from holdfast.worker.lease import Heartbeat, LoopWatch
+from holdfast.worker.lease import Heartbeat
+from holdfast.worker.loop_watch import LoopWatch
 from tests.support.stores import open_lease
 from tests.support.waiting import until
 

@@ -24,6 +24,7 @@ from holdfast.app.enqueue import JobMaker, aenqueue_many, enqueue_many
 from holdfast.app.internals import blocking_tick, make_repository, make_worker, ready_redactor, run_tick, run_worker
 from holdfast.app.namespaces import Namespaces
 from holdfast.app.repository import JobRepository
+from holdfast.app.undoer import undoer
 from holdfast.context import Context, SyncContext, current
 from holdfast.engine.hints import check_options, no_attribute
 from holdfast.engine.hooks import AppHooks
@@ -101,6 +102,8 @@ class App(Namespaces):
     - ``egress``: which addresses outgoing HTTP requests of jobs may reach.
     - ``secrets``: a function that returns a secret by its name and tenant. By default ``HOLDFAST_SECRET_…`` variables.
     - ``outgoing_headers``: a function that returns headers for each outgoing request. By default those of the trace.
+    - ``default_timeout``: the ``timeout`` of kinds that do not set their own (``timeout=None``: no limit). Without a
+      timeout, a handler that never returns keeps its slot.
     - ``version``: the version of the application that workers report (``app.versions``). By default
       ``HOLDFAST_APP_VERSION``.
     """
@@ -132,12 +135,14 @@ class App(Namespaces):
         secrets: SecretProvider | None = None,
         outgoing_headers: OutgoingHeaders | None = None,
         version: str | None = None,
+        default_timeout: Duration | None = None,
         **unknown: Never,
     ) -> None:
         check_options(unknown, _PARAMETERS)
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
         database = config.database_url(url or (None if pool is None else url_of(pool)))
         self._schema, self._strict = schema, strict
+        self._default_timeout = None if default_timeout is None else seconds(default_timeout, "default_timeout")
         self.hooks = AppHooks()
         self._session = session = self._session_type(
             open_store(database, schema=schema, answer_within=limit, pool_size=pool_size, pool=pool),
@@ -160,10 +165,10 @@ class App(Namespaces):
             outgoing_headers or (lambda _: observers.outgoing_headers()),
         )
         self._reports = Sources()
-        self._make = make = JobMaker(session, built_in(session, self._outbound, self._reports))
+        self._make = make = JobMaker(session, built_in(session, self._outbound, self._reports, undoer(self)))
         self._kinds, self._all_kinds = make.declared, make.all
         self._scheduler = Scheduler(session, session.name, make.all.keys(), make.spec)
-        super().__init__(session, make)
+        super().__init__(session, make, secrets or config.tenant_secret)
 
     if not TYPE_CHECKING:
 
@@ -249,6 +254,8 @@ class App(Namespaces):
         is involved. The result of the job is ``{"exit_code": 0, "artifacts": […]}``.
         """
         function, options, timeout, program = command_declaration(name, argv, settings)
+        if "timeout" not in settings:
+            timeout = self._default_timeout
         return declare(self, function, name, options, timeout, run_mode=program)
 
     def report(self, name: str) -> Callable[[S], S]:
@@ -416,7 +423,7 @@ class App(Namespaces):
         """Return a worker for all kinds of this app. Run it with ``asyncio.run(worker.run())``.
 
         The options are those of ``run_worker``. If the database is restarting, it waits. Most programs use
-        ``holdfast worker`` or ``run_worker`` instead.
+        ``holdfast worker`` or ``run_worker`` instead. With ``idle_after`` it ends when it has been idle for so long.
         """
         return make_worker(self, WorkerOptions(**options))
 

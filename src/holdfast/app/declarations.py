@@ -17,12 +17,16 @@ from holdfast.engine.job import DEFAULT_RETRY
 from holdfast.engine.job_options import RetryAs
 from holdfast.engine.names import check_name
 from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
+from holdfast.engine.steps import UNDO_KIND
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
 from holdfast.features.connectors.command_runner import Program
 from holdfast.features.connectors.http_request import REQUEST, Outbound, check_request, http_request_handler
 from holdfast.features.connectors.report import GENERATE, Source, Sources, check_report, report_handler
 from holdfast.features.limits.model import uses
+from holdfast.features.notifiers.delivery import notify
+from holdfast.features.notifiers.model import DELIVER as NOTIFY
+from holdfast.features.notifiers.model import RETRY as NOTIFIER_RETRY
 from holdfast.features.payloads.model import PayloadPolicy, PolicyOptions
 from holdfast.features.registry.model import check_domain
 from holdfast.features.retention.model import RetentionRule, check_cost
@@ -199,6 +203,8 @@ def declare_job(app: App, name: str | None, options: JobOptions) -> JobDecorator
         defaults["executor"] = check_name(executor, "executor")
     timeout, keep, cost = options.get("timeout"), options.get("keep"), options.get("cost")
     limit = None if timeout is None else seconds(timeout, "timeout")
+    if "timeout" not in options:
+        limit = app._default_timeout
     complete = partial(
         declare,
         app,
@@ -261,10 +267,11 @@ def declare(
 _signatures: dict[str, Signature] = {}
 
 
-def built_in(session: Session, reach: Outbound, reports: Sources) -> dict[str, Declared]:
-    """The kinds that every app has: HTTP requests, reports, webhooks, expansion of workflows. A kind of the same name
-    that the program declares replaces one."""
+def built_in(session: Session, reach: Outbound, reports: Sources, undo: Callable[..., Any]) -> dict[str, Declared]:
+    """The kinds that every app has: HTTP requests, reports, webhooks, notifiers, expansion of workflows, undo of steps.
+    A kind of the same name that the program declares replaces one."""
     deliver, request, generate = deliverer(reach), http_request_handler(reach), report_handler(reports)
+    tell = notify(reach)
     if not _signatures:
         _signatures.update(
             {
@@ -272,10 +279,19 @@ def built_in(session: Session, reach: Outbound, reports: Sources) -> dict[str, D
                 REQUEST: CheckedSignature(request, REQUEST, check_request, skip=1),
                 GENERATE: CheckedSignature(generate, GENERATE, check_report, skip=1),
                 MAP: Signature(expand, MAP, skip=1),
+                NOTIFY: Signature(tell, NOTIFY, skip=1),
+                UNDO_KIND: Signature(undo, UNDO_KIND, skip=1),
             }
         )
-    handlers: dict[str, Callable[..., Any]] = {DELIVER: deliver, REQUEST: request, GENERATE: generate, MAP: expand}
-    options = {DELIVER: Options(retry=DELIVERY_RETRY)}
+    handlers: dict[str, Callable[..., Any]] = {
+        DELIVER: deliver,
+        REQUEST: request,
+        GENERATE: generate,
+        MAP: expand,
+        UNDO_KIND: undo,
+        NOTIFY: tell,
+    }
+    options = {DELIVER: Options(retry=DELIVERY_RETRY), NOTIFY: Options(retry=NOTIFIER_RETRY)}
     return {
         name: Declared(Kind(name, session, _signatures[name], function, options.get(name, Options())))
         for name, function in handlers.items()

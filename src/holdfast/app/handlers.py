@@ -33,6 +33,7 @@ from holdfast.features.payloads.model import Effective
 from holdfast.features.registry.model import TEXT_LIMIT
 from holdfast.features.workflows.run import BoundResults
 from holdfast.kind import Kind, Prepared
+from holdfast.steps.continuing import Continued
 from holdfast.steps.driver import StepTools
 from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.transaction import RESULT_LIMIT, Completion, Stage
@@ -263,6 +264,7 @@ def _caller(kind: Kind[..., Any], tools: HandlerTools) -> Call:
                 loop=loop,
                 halt=halt,
                 log_writer=None if rule.restricted else tools.log_writer,
+                again=kind.prepare,
             )
         )
 
@@ -292,8 +294,9 @@ def _caller(kind: Kind[..., Any], tools: HandlerTools) -> Call:
             if lazy.context is not None:
                 if not isinstance(error, asyncio.CancelledError):
                     await lazy.context._run.finish_steps()
-                if await completed(lazy.context._run, error):
-                    return Settled()
+                continued = isinstance(error, Continued)
+                if await completed(lazy.context._run, None if continued else error):
+                    return Settled(more=continued)
                 if lazy.context._run.changed is not None:
                     raise lazy.context._run.changed from error
             raise

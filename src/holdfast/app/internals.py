@@ -23,12 +23,14 @@ from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.requirement import UNKNOWN_CODE, Code
 from holdfast.errors import InvalidSetting, Refused
+from holdfast.features.notifiers.operations import tell_health
 from holdfast.steps.driver import Reached, StepTools
 from holdfast.stores.flow import in_thread
 from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
 from holdfast.telemetry.logs import redact_with
 from holdfast.worker import startup
+from holdfast.worker.idle import SleepingWorker
 from holdfast.worker.maintenance import MaintenanceTask
 from holdfast.worker.options import TickKeywords, TickOptions, TickSummary
 from holdfast.worker.processes.pool import Children
@@ -43,8 +45,12 @@ if TYPE_CHECKING:
     from holdfast.app import App
     from holdfast.features.assembly import Store
     from holdfast.features.schedules.runs import Scheduler
+    from holdfast.outgoing import EgressPolicy
 
 log = logging.getLogger("holdfast.worker")
+
+HEALTH_EVERY = 60.0
+"""Seconds between looks at the health, for notifiers."""
 
 
 def session_of(app: App) -> Session:
@@ -64,6 +70,11 @@ def all_kinds_of(app: App) -> Mapping[str, Declared]:
 
 def scheduler_of(app: App) -> Scheduler:
     return app._scheduler
+
+
+def egress_of(app: App) -> EgressPolicy:
+    """The policy of outgoing HTTP."""
+    return app._outbound.policy
 
 
 def schema_of(app: App) -> str:
@@ -104,13 +115,19 @@ def make_worker(app: App, options: WorkerOptions) -> Worker:
     return Worker(app._store, tools.handlers(app._make.all), options, on_leave=tools.aclose, code=code)
 
 
+def make_runner(app: App, options: WorkerOptions) -> Worker | SleepingWorker:
+    if options.idle_after is None:
+        return make_worker(app, options)
+    return SleepingWorker(app._store, partial(make_worker, app, options))
+
+
 def run_worker(app: App, options: WorkerOptions) -> None:
     if not options.burst:
         startup.until_reachable(app._session.make_ready, app._store)
 
     async def serve() -> None:
         try:
-            await make_worker(app, options).run()
+            await make_runner(app, options).run()
         finally:
             await app._store.leave_loop()
 
@@ -233,6 +250,7 @@ def maintenance_tasks(app: App, tenant: str, promote_every: float, sweep_every: 
     return (
         fire_schedules,
         MaintenanceTask("orphans", sweep_every, run=run, readies=False),
+        MaintenanceTask("notifiers", HEALTH_EVERY, run=partial(tell_health, tenant=tenant)),
         MaintenanceTask("archives", sweep_every, run=Archiving(to_archive, tenant), readies=False),
     )
 

@@ -39,6 +39,7 @@ from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.history import History
 from holdfast.steps.plan import Plan
 from holdfast.steps.replay import Call, Code, Difference, EndOfHistory, RecordedStore, RecordedVault, Replay
+from holdfast.steps.undo import Undo
 from holdfast.stores.session import Session
 from holdfast.telemetry import observers
 from holdfast.telemetry.tracebacks import message_of
@@ -135,6 +136,22 @@ class Replayer:
         )
         found = Difference("not_deterministic", message, result.difference.n, result.difference.recorded)
         return _result(history, "different", matched=result.matched, difference=found)
+
+    async def undos(self, history: History) -> tuple[list[Undo], list[Step]]:
+        """How to undo the recorded steps, and the recorded steps that the handler does not reach. For a worker: the app
+        keeps its database."""
+        declared = kinds_of(self._app).get(history.job.kind)
+        if (why := _unfit(declared, history)) is not None:
+            raise HoldfastError(f"the steps of job {history.id} cannot be undone: {why}", code="undo_incomplete")
+        assert declared is not None
+        claim, store = history.claim(), RecordedStore(history)
+        session = Session(cast("Store", store), tenant=claim.tenant, name="replay", actor="replay")
+        session.vault = RecordedVault()
+        if RESULT_MARK in claim.payload:
+            claim = await result_binder(session)(claim)
+        run = _Run(self, declared, history, claim, session, declared.kind._signature.unpack(claim.payload))
+        await asyncio.create_task(run.result())  # in a context of its own: the handler's is that of the replay
+        return run.durable.undos, [step for step in run.durable.missing if step.kind == "step" and step.over]
 
     async def _once(self, declared: Declared, history: History) -> Replayed:
         claim, store = history.claim(), RecordedStore(history)

@@ -21,11 +21,13 @@ from holdfast.features.archives import commands as archives
 from holdfast.features.audit import commands as audit
 from holdfast.features.connectors import commands as connectors
 from holdfast.features.dead_letters import commands as dead_letters
+from holdfast.features.endpoints import commands as endpoints
 from holdfast.features.events import commands as events
 from holdfast.features.health import commands as health
 from holdfast.features.jobs import commands as jobs
 from holdfast.features.jobs import operator_commands
 from holdfast.features.limits import commands as limits
+from holdfast.features.notifiers import commands as notifiers
 from holdfast.features.payloads import commands as payloads
 from holdfast.features.registry import commands as registry
 from holdfast.features.restores import commands as restores
@@ -253,6 +255,8 @@ GROUPS = (
     ("subscriptions", events.commands),
     ("consumers", events.consumer_commands),
     ("webhooks", webhooks.commands),
+    ("endpoints", endpoints.commands),
+    ("notifiers", notifiers.commands),
     ("connectors", connectors.commands),
     ("executors", agents.executor_commands),
     ("kinds", registry.kind_commands),

@@ -1,8 +1,9 @@
 """Probes and metrics of a worker process over HTTP (``--metrics-port``), and ``holdfast probe``, which requests them.
 
 ``/livez`` tells whether the process is stuck, ``/readyz`` whether it can claim jobs; ``/metrics`` is for Prometheus.
-Liveness concerns this process only: neither a backlog nor an unreachable database is a reason to restart it. The server
-runs in a separate thread, so it responds while a handler blocks the event loop.
+``POST /wake`` wakes a worker that sleeps (``--idle-after``). Liveness concerns this process only: neither a backlog nor
+an unreachable database is a reason to restart it. The server runs in a separate thread, so it responds while a handler
+blocks the event loop.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from holdfast.cli.output import emit, say, write
 from holdfast.config import METRICS_PORT_VARIABLE
 from holdfast.engine.declared import Help
 from holdfast.errors import InvalidSetting, StoreUnavailable
+from holdfast.worker.idle import SleepingWorker
 from holdfast.worker.worker import Worker
 
 REQUEST_TIMEOUT = 5.0
@@ -41,11 +43,11 @@ class WorkerProbe:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._worker: Worker | None = None
+        self._worker: Worker | SleepingWorker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pinged_at: float | None = None
 
-    def attach(self, worker: Worker) -> None:
+    def attach(self, worker: Worker | SleepingWorker) -> None:
         """Must be called on the event loop of the worker."""
         self._worker, self._loop = worker, asyncio.get_running_loop()
 
@@ -67,12 +69,19 @@ class WorkerProbe:
             return False, "starting"
         return worker.ready()
 
+    def wake(self) -> bool:
+        """Wake the worker if it sleeps; False if it never does."""
+        if not isinstance(self._worker, SleepingWorker):
+            return False
+        self._worker.wake()
+        return True
+
     def _pong(self) -> None:
         self._pinged_at = None
 
 
 def serve_status(host: str, port: int, probe: WorkerProbe) -> ThreadingHTTPServer:
-    """Serve ``/livez``, ``/readyz`` and ``/metrics`` in a thread. Shut the returned server down."""
+    """Serve ``/livez``, ``/readyz``, ``/metrics`` and ``POST /wake`` in a thread. Shut the returned server down."""
     metrics = _metrics()
 
     class Handler(BaseHTTPRequestHandler):
@@ -92,6 +101,11 @@ def serve_status(host: str, port: int, probe: WorkerProbe) -> ThreadingHTTPServe
                 self._send(404, "text/plain; charset=utf-8", b"Not found. Available: /livez, /readyz, /metrics.\n")
 
         do_HEAD = do_GET
+
+        def do_POST(self) -> None:
+            woken = self.path.partition("?")[0] == "/wake" and probe.wake()
+            text = b"Awake.\n" if woken else b"Not found. A worker with --idle-after has /wake.\n"
+            self._send(200 if woken else 404, "text/plain; charset=utf-8", text)
 
         def _send(self, status: int, kind: str, body: bytes) -> None:
             self.send_response(status)

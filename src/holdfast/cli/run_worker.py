@@ -18,10 +18,11 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from holdfast.app import App
-from holdfast.app.internals import kinds_of, make_worker
+from holdfast.app.internals import kinds_of, make_runner
 from holdfast.cli.output import counted, line
 from holdfast.cli.probes import WorkerProbe, serve_status
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.worker.idle import SleepingWorker
 from holdfast.worker.startup import run_until_done
 from holdfast.worker.worker import Worker, WorkerOptions
 
@@ -50,7 +51,7 @@ def serve_metrics(host: str, port: int | None, number: int, tell: Callable[[str]
 class Stopper:
     """Stops a worker on a signal or on an order of its supervisor. ``requested`` tells whether that happened."""
 
-    def __init__(self, worker: Worker, tell: Callable[[str], None]) -> None:
+    def __init__(self, worker: Worker | SleepingWorker, tell: Callable[[str], None]) -> None:
         self.worker = worker
         self.requested = False
         self._signals = 0
@@ -138,7 +139,7 @@ async def serve(
     alongside: AbstractAsyncContextManager[object] | None = None,
 ) -> Stopper:
     """Run a worker until it ends. ``on_start`` is called when it is ready; ``alongside`` is entered while it runs."""
-    worker = make_worker(app, settings)
+    worker = make_runner(app, settings)
     stopper = Stopper(worker, tell)
     on_signals(stopper.on_signal, stopper.on_hangup)
     tell(f"{worker.name} started: {_served(app, worker.options)}")

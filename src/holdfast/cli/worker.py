@@ -54,12 +54,18 @@ def worker(
     lease: options.Lease = "30s",
     grace: Annotated[str, Help("Grace period for running jobs at shutdown.", "SPAN")] = "30s",
     poll: Annotated[str, Help("Poll interval when idle.", "SPAN")] = "200ms",
+    blocked_after: Annotated[str, Help("When a blocked event loop is reported in health.", "SPAN")] = "30s",
+    release_blocked: Annotated[bool, Help("Give up the lease then, so that other workers take over.")] = False,
     no_notify: Annotated[
         bool, Help("Poll only, without notifications; for transaction poolers such as PgBouncer.")
     ] = False,
     executor: options.Executor = options.EXECUTOR,
     burst: Annotated[bool, Help("Exit when no job is left to claim.")] = False,
     max_jobs: Annotated[int | None, Help("Exit after this many jobs per process.", "N", low=1)] = None,
+    idle_after: Annotated[
+        str | None, Help("Close all connections after this time without work, so that the database can sleep.", "SPAN")
+    ] = None,
+    wake_every: Annotated[str, Help("Longest sleep with --idle-after.", "SPAN")] = "15m",
     reload: Annotated[bool, Help("For development: restart when a project file changes.")] = False,
     require_roles: Annotated[bool, Help("Refuse a role that owns the tables or bypasses row-level security.")] = False,
     log_level: options.LogLevel = options.Level.INFO,
@@ -91,11 +97,15 @@ def worker(
         lease_ttl=options.positive(lease, "lease"),
         grace=duration(grace, "grace"),
         poll=options.positive(poll, "poll"),
+        blocked_after=options.positive(blocked_after, "blocked-after"),
+        release_blocked=release_blocked,
         sweep_every=min(LONGEST_SWEEP, options.positive(lease, "lease")),
         notify=not no_notify,
         executor=check_name(executor, "executor"),
         burst=burst,
         max_jobs=max_jobs,
+        idle_after=None if idle_after is None else options.positive(idle_after, "idle-after"),
+        wake_every=options.positive(wake_every, "wake-every"),
     )
     if processes is None and not reload:
         probe = serve_metrics(metrics_host, metrics_port, 1, tell=_tell(as_json))

@@ -114,7 +114,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The handler's own transaction has committed the job's success: there is nothing to settle."""
+    """The handler's own transaction has committed the job's success: there is nothing to settle. ``more``: it has also
+    enqueued a job."""
+
+    more: bool = False
 
 
 Outcome = Succeeded | Failed | Crashed | Snoozed | Cancelled | Paused | Held

@@ -25,21 +25,35 @@ MATCH_LIMIT: Final = 500
 NAME_LIMIT: Final = 200
 NO_LIMIT: Final = timedelta(days=99 * 365)
 """A wait without a limit is stored as due in a hundred years, so a time beyond this means no limit."""
+SPAWN: Final = "spawn "
+"""The first part of the name of a step that enqueued a child. Its value names the child."""
 COMPARED: Final = 20
 """Calls that are shown side by side when the recorded ones differ from those of the code."""
 BEFORE_ALL: Final = 0
 """The position of the approval before the handler: the calls of the handler begin at 1."""
 
+UNDO_KIND: Final = "steps.undo"
+"""The kind of the jobs that undo the steps of another job."""
 FORK_TAG: Final = "fork:"
 """The tag of a forked job, followed by the id of the job that it was forked from. It has steps before its first
 attempt."""
 
-_FORKED: Final = re.compile(rf"{FORK_TAG}[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")
+CONTINUES_TAG: Final = "continues:"
+"""The tag of a job that ``ctx.continue_as`` has begun, followed by the id of the run before."""
+
+_ID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_FORKED: Final = re.compile(FORK_TAG + _ID)
+_CONTINUES: Final = re.compile(CONTINUES_TAG + _ID)
 
 
 def origin_of(tags: Sequence[str]) -> str | None:
     """The job that a job with these tags was forked from."""
     return next((tag.removeprefix(FORK_TAG) for tag in tags if _FORKED.fullmatch(tag)), None)
+
+
+def continued_from(tags: Sequence[str]) -> str | None:
+    """The run that a job with these tags continues."""
+    return next((tag.removeprefix(CONTINUES_TAG) for tag in tags if _CONTINUES.fullmatch(tag)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +75,10 @@ class Step:
     """For a wait: the values that the event must have."""
     now: datetime = field(compare=False)
     """Time of the read, by the database's clock."""
+    awaits: str | None = None
+    """For a wait for a job: its id."""
+    branch: str | None = None
+    """For a call in a branch: the branch and the number of the call in it."""
 
     @property
     def over(self) -> bool:
@@ -70,6 +88,10 @@ class Step:
     def running(self) -> bool:
         """Whether it runs now: it has not ended, and does not wait for a time, an event or an approval."""
         return self.kind == "step" and self.ended_at is None and self.wake_at is None
+
+    def awaited_by(self, attempt: int) -> bool:
+        """Whether a job that is suspended after this attempt waits in this call."""
+        return not self.over and self.attempt == attempt and not self.running
 
     @property
     def is_late(self) -> bool:
@@ -94,10 +116,14 @@ class StepEntry:
     error: dict[str, Any] | None = None
     tries: int = 1
     took: float = 0.0
+    branch: str | None = None
+    plain: bool = False
+    """Whether the value is stored as it is, never sealed."""
 
     def to_json(self) -> dict[str, Any]:
         """Without the value, which is text already."""
         values = {"n": self.n, "name": self.name, "kind": self.kind, "tries": self.tries, "took": round(self.took, 6)}
+        values |= {"branch": self.branch} if self.branch is not None else {}
         return values | ({"error": self.error} if self.error is not None else {})
 
 
@@ -114,7 +140,8 @@ class Saved:
 
 @dataclass(slots=True)
 class Pause:
-    """What a suspended attempt waits for: a time, an event or an approval. Without ``delay`` there is no time limit."""
+    """What a suspended attempt waits for: a time, an event, an approval or the end of a job. Without ``delay`` there is
+    no time limit."""
 
     n: int
     name: str
@@ -126,6 +153,8 @@ class Pause:
     wanted: dict[str, Any] | None = None
     since: float = 0.0
     approval: dict[str, Any] | None = None
+    awaits: str | None = None
+    branch: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For the settlement, and for the socket between a worker and its child process."""
@@ -140,6 +169,8 @@ class Pause:
             "wanted": self.wanted,
             "since": self.since or None,
             "approval": self.approval,
+            "awaits": self.awaits,
+            "branch": self.branch,
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -160,13 +191,18 @@ class Script:
         self._position = self._ordered = BEFORE_ALL
         self._deferred: dict[int, tuple[int, StepEntry]] = {}
         self._uses: dict[str, int] = {}
-        self._named: dict[int, bool] = {}  # the garbage collector does not visit an empty one
+        self._named: set[int] = set()
+        self._places: dict[str, int] = {}
+        self._place_of: dict[int, str] = {}
+        self._came: dict[int, datetime] = {}
         self._decisions: dict[int, Step] = {}
         self._called: dict[int, str] = {}
 
     def remember(self, steps: Sequence[Step]) -> None:
         self._recorded = {step.n: step for step in steps}
         self._last_recorded = max(self._recorded, default=BEFORE_ALL)
+        self._places = {step.branch: step.n for step in steps if step.branch is not None}
+        self._named.update(self._places.values())
         self._decisions = {
             step.n: step for step in steps if step.kind == "approval" and step.over and step.n != BEFORE_ALL
         }
@@ -196,8 +232,49 @@ class Script:
         recorded = next((n for n, step in self._recorded.items() if (step.name, step.kind) == (full, "step")), None)
         n = max(self._last_recorded, self._position) + 1 if recorded is None else recorded
         self._position = max(self._position, n)
-        self._named[n] = True
+        self._named.add(n)
         return n, full
+
+    def position_in(self, branch: str, number: int) -> int:
+        """The position of a call in a branch, which is identified by its number there. Call it after ``remember``.
+
+        Branches may run at once and call this in any order: as with names, what is not recorded gets a position after
+        all others.
+        """
+        place = f"{branch}/{number}"
+        n = self._places.get(place) or max(self._last_recorded, self._position) + 1
+        self._places[place] = n
+        self._place_of[n] = place
+        self._position = max(self._position, n)
+        self._named.add(n)
+        return n
+
+    def place_of(self, n: int) -> str | None:
+        return self._place_of.get(n)
+
+    def holds_other(self, name: str) -> bool:
+        """Whether the next position has another call, and no child is recorded before it: the job began under a release
+        that recorded no children, and has passed this one."""
+        n = self._following()
+        step = self._recorded.get(n)
+        if step is None or (step.name, step.kind) == (name, "step"):
+            return False
+        return not any(each.n < n and each.name.startswith(SPAWN) and each.branch is None for each in self.steps)
+
+    def is_over(self, n: int) -> bool:
+        step = self._recorded.get(n)
+        return step is not None and step.over
+
+    def came_at(self, n: int) -> datetime | None:
+        """When a wait was over, if that is known."""
+        step = self._recorded.get(n)
+        known = None if step is None else step.ended_at or (step.wake_at if step.is_late else None)
+        return known or self._came.get(n)
+
+    def note_end(self, n: int, at: datetime | None) -> None:
+        """The job that is awaited at this position ended at this time."""
+        if at is not None:
+            self._came[n] = at
 
     def at(self, n: int, name: str, kind: StepKind, content_hash: str | None = None) -> Step | None:
         """The recorded step at this position. Raises ``StepsChanged`` if it was another call, or an approval of another
@@ -249,9 +326,15 @@ class Script:
             code="approval_not_asked",
         )
 
-    def patched(self, name: str, retired: bool = False) -> bool:
+    def patched(self, name: str, retired: bool = False, branched: bool = False) -> bool:
         """Whether this attempt takes the new path. A job that passed this position with the old code stays on the old
         path. ``retired``: there is no old path any more, and jobs that have not recorded the patch do not record it."""
+        if branched:
+            raise InvalidSetting(
+                "ctx.patched cannot be called in a branch",
+                code="in_a_branch",
+                fix="Call it before the branch, and use its answer there.",
+            )
         n = self._following()
         step = self._recorded.get(n)
         if retired and (step is None or (step.name, step.kind) != (name, "patch")):
@@ -268,13 +351,19 @@ class Script:
         return True
 
     def defer(self, entry: StepEntry) -> None:
+        entry.branch = self.place_of(entry.n)
         self._deferred[entry.n] = (self._position, entry)
 
     def deferred_before(self, n: int) -> list[StepEntry]:
         """The deferred entries to write with the call at this position. Steps in threads may defer more meanwhile."""
-        if not self._deferred or n in self._named:  # a parallel branch does not show that the handler has continued
+        if not self._deferred:
             return []
-        return [entry for position, entry in list(self._deferred.values()) if position < n]
+        entries = [entry for position, entry in list(self._deferred.values()) if position < n]
+        if n not in self._named:
+            return entries
+        # A branch that runs at once with others shows only that it has continued itself.
+        branch = (self._place_of.get(n) or "").rpartition("/")[0]
+        return [e for e in entries if branch and (self._place_of.get(e.n) or "").startswith(f"{branch}/")]
 
     def written(self, entries: Sequence[StepEntry]) -> None:
         """Called after a successful write. Until then the entries stay deferred, as the write may be cancelled."""

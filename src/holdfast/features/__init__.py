@@ -7,6 +7,8 @@ FEATURES = (
     "approvals",
     "connectors",
     "webhooks",
+    "endpoints",
+    "notifiers",
     "limits",
     "schedules",
     "events",

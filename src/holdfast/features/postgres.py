@@ -12,9 +12,11 @@ from holdfast.features.attempts.store import PostgresAttempts
 from holdfast.features.audit.store import PostgresAudit
 from holdfast.features.connectors.store import PostgresConnectors
 from holdfast.features.dead_letters.store import PostgresDeadLetters, PostgresOperations
+from holdfast.features.endpoints.store import PostgresEndpoints
 from holdfast.features.events.store import PostgresConsumers, PostgresSubscriptions
 from holdfast.features.health.snapshot import PostgresHealth
 from holdfast.features.limits.store import PostgresLimits, PostgresPauses, PostgresQueues, PostgresReservations
+from holdfast.features.notifiers.store import PostgresNotifiers
 from holdfast.features.payloads.store import PostgresPayloadRules
 from holdfast.features.registry.store import PostgresEventTypes, PostgresKinds, PostgresPolicies
 from holdfast.features.restores.store import PostgresRestores
@@ -78,6 +80,8 @@ class PostgresStore(PostgresDatabase):
         self.operations = PostgresOperations(schema)
         self.webhooks = PostgresWebhooks(schema)
         self.connectors = PostgresConnectors(schema)
+        self.endpoints = PostgresEndpoints(schema)
+        self.notifiers = PostgresNotifiers(schema)
         self.retention = PostgresRetention(schema)
         self.archives = PostgresArchives(schema)
         self.usage = PostgresUsage(schema)

@@ -10,10 +10,12 @@ from holdfast.features.attempts.store import SqliteAttempts
 from holdfast.features.audit.sqlite import SqliteAudit
 from holdfast.features.connectors.store import SqliteConnectors
 from holdfast.features.dead_letters.sqlite import SqliteDeadLetters, SqliteOperations
+from holdfast.features.endpoints.store import SqliteEndpoints
 from holdfast.features.events.sqlite import SqliteConsumers, SqliteSubscriptions
 from holdfast.features.health.snapshot import SqliteHealth
 from holdfast.features.limits.sqlite import SqliteLimits, SqlitePauses, SqliteQueues
 from holdfast.features.limits.store import SqliteReservations
+from holdfast.features.notifiers.store import SqliteNotifiers
 from holdfast.features.payloads.store import SqlitePayloadRules
 from holdfast.features.registry.store import SqliteEventTypes, SqliteKinds, SqlitePolicies
 from holdfast.features.restores.store import SqliteRestores
@@ -62,6 +64,8 @@ class SqliteStore(SqliteDatabase):
         self.operations = SqliteOperations()
         self.webhooks = SqliteWebhooks(self.subscriptions)
         self.connectors = SqliteConnectors()
+        self.endpoints = SqliteEndpoints()
+        self.notifiers = SqliteNotifiers()
         self.retention = SqliteRetention()
         self.archives = SqliteArchives()
         self.usage = SqliteUsage()

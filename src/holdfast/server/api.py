@@ -20,6 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.features.approvals import routes as approvals
 from holdfast.features.archives import routes as archives
 from holdfast.features.dead_letters import routes as dead_letters
+from holdfast.features.endpoints import routes as endpoints
 from holdfast.features.events import routes as events
 from holdfast.features.health import routes as health
 from holdfast.features.jobs import routes as jobs
@@ -147,7 +148,7 @@ log = logging.getLogger("holdfast.api")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 DERIVED = (
     *("agents", "executors", "kinds", "event_types", "policies", "retention", "health", "audit", "webhooks"),
-    *("connectors", "workers", "versions"),
+    *("connectors", "endpoints", "notifiers", "workers", "versions"),
 )
 """Namespaces of ``App`` whose routes are derived; a feature's ``routes.py`` has those that are written by hand."""
 
@@ -201,6 +202,7 @@ def add_api(service: FastAPI, app: App) -> None:
     add_document(service)
     service.include_router(health.probes)
     service.include_router(metrics.probes)
+    service.include_router(endpoints.router)
     for router in ROUTES:
         service.include_router(router, prefix=PREFIX)
     service.include_router(leases.tick_router, prefix="/api", include_in_schema=False)  # also at /api/jobs/tick

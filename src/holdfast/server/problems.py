@@ -34,6 +34,9 @@ BY_CODE = {
     "key_required": 422,
     "executor_required": 422,
     "agent_required": 422,
+    "webhook_malformed": 400,
+    "webhook_signature": 401,
+    "webhook_timestamp": 401,
     # Not permitted.
     "not_allowed": 403,
     "restricted": 403,
@@ -67,6 +70,7 @@ BY_CODE = {
     # Not at the moment.
     "tenant_full": 429,
     "paused": 503,
+    "secret_missing": 503,
     # Nothing that the caller can change.
     "missing_extra": 501,
     "no_artifact_store": 501,

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.engine.job import Claim
 from holdfast.engine.operation import drive
-from holdfast.engine.outcome import Reject, Stopped
+from holdfast.engine.outcome import Stopped
 from holdfast.engine.payload import DEFAULT_LIMIT, encode
 from holdfast.engine.redaction import Redact
 from holdfast.engine.steps import (
@@ -29,8 +29,12 @@ from holdfast.engine.steps import (
     origin_of,
 )
 from holdfast.errors import HoldfastError, StaleLease, StepsChanged, StoreUnavailable
-from holdfast.steps.approvals import Decision, decision
+from holdfast.steps import undo
+from holdfast.steps.approvals import check_approved, decision
+from holdfast.steps.branches import current_branch, current_path
 from holdfast.steps.program import DurableCall, Effect, Failing, Lookup, Run, Save, Sleep
+from holdfast.steps.suspensions import Suspensions
+from holdfast.steps.undo import Undo
 from holdfast.stores.session import Session
 from holdfast.stores.vault import is_stored
 from holdfast.worker.shutdown import Stop, Suspended
@@ -105,7 +109,7 @@ class Durable:
     stop: Stop
     halt: type[BaseException] = asyncio.CancelledError
     script: Script = field(init=False)
-    suspended: Suspended | None = field(init=False, default=None)
+    suspensions: Suspensions = field(init=False, default_factory=Suspensions)
     changed: StepsChanged | None = field(init=False, default=None)
     """Raised in a durable call, and again in each later one: code between them, such as an agent SDK, may catch it."""
     _load_lock: asyncio.Lock | None = field(init=False, default=None)
@@ -119,6 +123,8 @@ class Durable:
     _earlier: dict[int, int] = field(init=False, default_factory=dict)
     """How often a step that has no record was started in earlier attempts, by position."""
     _announcing: asyncio.Task[None] | None = field(init=False, default=None)
+    undos: list[Undo] = field(init=False, default_factory=list)
+    """The steps of this attempt that can be undone, in the order in which they were done."""
 
     def __post_init__(self) -> None:
         self.script = Script(self.claim.id)
@@ -195,16 +201,20 @@ class Durable:
     def check_running(self) -> None:
         """Called before each call. A call that is made while the handler is being stopped (for example in a
         ``finally``) would be recorded at the position of another call of the next attempt."""
-        self.check_not_suspended()
+        self.suspensions.check(current_path())
+        self.check_not_stopped()
+
+    def check_not_stopped(self) -> None:
+        if self.changed is not None:
+            raise self.changed
         if self.stop.is_set:
             raise self.halt(self.stop.reason or "stopped")
 
-    def check_not_suspended(self) -> None:
-        """Raise ``StepsChanged`` or ``Suspended`` again if the handler has caught it."""
+    def check_returned(self) -> None:
+        """Raise ``StepsChanged`` or ``Suspended`` again if the handler has caught it. No branch of it may wait."""
         if self.changed is not None:
             raise self.changed
-        if self.suspended is not None:
-            raise self.suspended
+        self.suspensions.check_all()
 
     async def check_allowed(self) -> None:
         """Called before the handler. A job that people refused to run does not run, also if its kind no longer asks
@@ -241,7 +251,7 @@ class Durable:
             raise
         if known is None or not known.over:
             await self.reach("before", effect.name)
-            if effect.kind == "step":
+            if effect.kind == "step" and not effect.waits:
                 if known is not None:
                     self._earlier.pop(effect.n, None)
                 tries = 1 + (self._earlier.get(effect.n, 0) if known is None else known.tries)
@@ -282,15 +292,21 @@ class Durable:
         if not self.tools.writer.closed and not self.stop.is_set:
             await self._save_running()
 
+    async def ready_undo(self) -> None:
+        """Called before a step that can be undone: from now on the end of this job will be noticed."""
+        await undo.subscriptions.ready(self.client, self.claim.tenant, self.claim.kind, self.claim.queue)
+
     async def reach(self, when: str, name: str) -> None:
         if self.tools.reached is not None:
             await self.tools.reached(self.claim, when, name)
 
-    async def save(self, entry: StepEntry) -> list[Saved]:
+    async def save(self, entry: StepEntry, also: tuple[StepEntry, ...] = ()) -> list[Saved]:
         if self._running.pop(entry.n, None) is not None:
             self.tools.running.remove(self, entry.n)
         await self.reach("after", entry.name)
-        entries = [*self.script.deferred_before(entry.n), entry]
+        entries = [*self.script.deferred_before(entry.n), *also, entry]
+        for each in entries:
+            each.branch = self.script.place_of(each.n)
         written, earlier = entries, self._earlier
         if earlier:
             written = [replace(e, tries=e.tries + earlier.get(e.n, 0)) for e in entries]
@@ -305,11 +321,15 @@ class Durable:
 
     # --- the two drivers ---
 
-    async def drive(self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None = None) -> Any:
-        """Run a call of an async handler; ``run`` calls the function of a step. All in one coroutine: while a step
-        waits for its commit, the garbage collector visits each coroutine that waits for it."""
+    async def drive(
+        self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None = None, *, active: bool = True
+    ) -> Any:
+        """Run a call of an async handler; ``run`` calls the function of a step. ``active`` is False if it only awaits
+        other calls. All in one coroutine: while a step waits for its commit, the garbage collector visits each
+        coroutine that waits for it."""
+        counts = run is not None and active
         try:
-            self._active += run is not None
+            self._active += counts
             try:
                 effect = next(call)
                 while True:
@@ -320,10 +340,12 @@ class Durable:
                                 result = await self.lookup(effect)
                             case Run():
                                 assert run is not None
-                                self.check_running()  # the call may be awaited long after it was made
+                                # The call may be awaited long after it was made. Beside a wait that was gathered with
+                                # it, it runs.
+                                (self.check_not_stopped if self.suspensions.gathering else self.check_running)()
                                 result = await run()
-                            case Save(entry):
-                                result = await self.save(entry)
+                            case Save(entry, also):
+                                result = await self.save(entry, also)
                             case Failing(entry):
                                 await self.note_failure(entry)
                             case Sleep(seconds):
@@ -333,16 +355,21 @@ class Durable:
                     else:
                         effect = call.send(result)
             except StopIteration as end:
-                return end.value
+                return self.answer(end.value)
             finally:
                 call.close()
-                self._active -= run is not None
-                if not self._active and self._none_active is not None:
+                self._active -= counts
+                if counts and not self._active and self._none_active is not None:
                     self._none_active.set()
         except Suspended as suspended:
-            await self.finish_steps()
-            self.suspended = self.suspended or suspended
+            if current_branch() is None:  # a branch lets the others continue
+                await self.finish_steps()
+            self.suspensions.add(current_path(), suspended)
             raise
+
+    def answer(self, value: Any) -> Any:
+        """The value of a call of an async handler, for the handler."""
+        return value
 
     def drive_in_thread(
         self, call: DurableCall, loop: asyncio.AbstractEventLoop, run: Callable[[], Any] | None = None
@@ -364,15 +391,15 @@ class Durable:
         try:
             return drive(call, perform, Exception)
         except Suspended as suspended:
-            self.suspended = suspended
+            self.suspensions.add(current_path(), suspended)
             raise
 
     async def _record(self, effect: Lookup | Save | Failing) -> Any:
         match effect:
             case Lookup():
                 return await self.lookup(effect)
-            case Save(entry):
-                return await self.save(entry)
+            case Save(entry, also):
+                return await self.save(entry, also)
             case Failing(entry):
                 await self.note_failure(entry)
 
@@ -386,9 +413,3 @@ class Durable:
             return self.tools.threads.run_on_loop(loop, work)
         except (asyncio.CancelledError, concurrent.futures.CancelledError):
             raise Stopped("worker_stopped") from None
-
-
-def check_approved(decided: Decision[Any]) -> None:
-    """Refuse to run a job that was not approved: it has ended, and was put back into the queue since."""
-    if not decided.approved:
-        raise Reject("denied", f"it was {decided.state}" + (f" by {decided.by}" if decided.by else ""))

@@ -68,6 +68,8 @@ class HandlerRun:
     tools: StepTools | None = None
     loop: asyncio.AbstractEventLoop | None = None
     halt: type[BaseException] = Stopped
+    again: Callable[..., Prepared[Any]] | None = None
+    """Makes another job of the same kind, for ``ctx.continue_as``."""
     extras: dict[str, Any] | None = None
     """Data of integrations for the duration of the attempt, by their name."""
     log_writer: LogWriter | None = None
@@ -127,7 +129,7 @@ class HandlerRun:
         """Raise ``Suspended`` or ``StepsChanged`` again if the handler has caught it, and if it has not asked for a
         recorded decision."""
         if self._plan is not None:
-            self._plan.durable.check_not_suspended()
+            self._plan.durable.check_returned()
             self._plan.durable.check_decisions()
 
     @property

@@ -5,6 +5,7 @@ The position is taken when the call is made, not when it runs, so steps that run
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import datetime
@@ -12,14 +13,20 @@ from typing import Any
 
 from holdfast.engine.names import check_name
 from holdfast.engine.retry import Retry
-from holdfast.engine.steps import BEFORE_ALL, check_match, check_step_name
+from holdfast.engine.steps import (
+    BEFORE_ALL,
+    check_match,
+    check_step_name,
+)
 from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
-from holdfast.steps import program
-from holdfast.steps.approvals import ApprovalOptions, decision, question
-from holdfast.steps.driver import Durable, check_approved
+from holdfast.steps import program, undo
+from holdfast.steps.approvals import ApprovalOptions, check_approved, decision, first_question, question
+from holdfast.steps.branches import ROOT, Branch, current_branch
+from holdfast.steps.driver import Durable
 from holdfast.steps.program import DurableCall
+from holdfast.steps.undo import Undo
 from holdfast.steps.values import Value, check_callable
 from holdfast.stores.requests import new_id
 
@@ -37,6 +44,7 @@ def step_key() -> str:
 class Plan:
     def __init__(self, durable: Durable) -> None:
         self.durable = durable
+        self.root = Branch(ROOT)
 
     def _check_allowed(self) -> None:
         if running.get() is not None:
@@ -45,13 +53,26 @@ class Plan:
 
     def _next_position(self) -> int:
         self._check_allowed()
-        return self.durable.script.next_position()
+        branch, script = current_branch(), self.durable.script
+        return script.next_position() if branch is None else script.position_in(branch.path, branch.next())
 
     def step(self, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[DurableCall, str]:
         """The call, and its idempotency key for other systems."""
         name = check_step_name(name)
         check_callable(name, function)
         return self._step(self._next_position(), name, function, retry)
+
+    def undoable(
+        self, call: DurableCall, name: str, function: Callable[[Any], Any], retry: Retry | None, timeout: float | None
+    ) -> DurableCall:
+        """The call of a step that ``function`` undoes."""
+        check_callable(name, function)
+        n = inspect.getgeneratorlocals(call)["n"]
+
+        def keep(value: Any) -> None:
+            self.durable.undos.append(Undo(n, name, function, value, retry, timeout))
+
+        return undo.undoable(n, call, keep)
 
     async def unordered_step(
         self, name: str, function: Callable[..., Any], retry: Retry | None
@@ -67,7 +88,7 @@ class Plan:
         call = program.step(
             durable.script, n, name, Value.of(name, function, durable.client.vault), retry, durable.redact
         )
-        return call, f"{claim.tenant}:{claim.kind}:{claim.id}:{n}"
+        return call, f"{claim.tenant}:{claim.kind}:{claim.id}:{durable.script.place_of(n) or n}"
 
     def sleep(self, delay: Duration | None, until: datetime | None, name: str) -> DurableCall:
         if delay is None:
@@ -93,12 +114,3 @@ class Plan:
         approval = first_question(name, summary, options, shown, durable.tools.notify())
         result = decision(await durable.drive(program.approval(durable.script, BEFORE_ALL, name, approval)), None)
         check_approved(result)
-
-
-def first_question(name: str, summary: str, options: ApprovalOptions, shown: Any, notify: str | None) -> dict[str, Any]:
-    """The approval before the handler. ``shown`` is the payload for people. It is not part of the question: the payload
-    never changes, but the rules of what to show may."""
-    data: ApprovalOptions = {"data": shown}
-    approval = question(summary, None, data | options).to_json(new_id(), name, notify)
-    approval["content_hash"] = question(summary, None, options).content_hash(name)
-    return approval

@@ -27,6 +27,8 @@ FIXED = {
     "consumer": "tenant name",
     "dispatch": "id signal_key payload_salt",
     "executor": "tenant label",
+    "endpoint": "tenant name created_at",
+    "notifier": "tenant name created_at",
     "job_limit": "tenant scope name created_at",
     "login_pin": "login",
     "pause": "tenant scope name since",
@@ -128,8 +130,8 @@ KEPT = {
 
 # PostgreSQL: tables with other guards that refuse TRUNCATE too, which no other trigger sees.
 _TRUNCATED = (
-    *("job", "job_state", "lease", "pause", "schedule", "connector", "webhook", "api_token", "usage"),
-    "event_partition",
+    *("job", "job_state", "lease", "pause", "schedule", "connector", "webhook", "endpoint", "usage"),
+    *("notifier", "api_token", "event_partition"),
 )
 # SQLite: INSERT OR REPLACE deletes the row with the same key without firing the triggers for DELETE.
 _REPLACED = {

@@ -427,8 +427,10 @@ def _log_failure(claim: Claim, outcome: Failed | Crashed, seconds: float) -> Non
     """Log what happened, in which attempt, and what follows. The jitter of a retry is drawn later."""
     code, message, kind = one_line(outcome.code), one_line(outcome.message), one_line(claim.kind)
     longest = decide(claim, outcome, 1.0)
-    if longest.ending == "dead_letter" or (longest.ending == "crash" and claim.crashes >= claim.max_crashes):
+    if longest.ending == "dead_letter":
         follows = "now a dead letter"
+    elif longest.ending == "crash" and claim.crashes >= claim.max_crashes:
+        follows = "now a dead letter, unless its durable steps made progress"
     else:
         exact = decide(claim, outcome, 0.0).delay == longest.delay
         follows = f"retry {'in' if exact else 'within'} {span(longest.delay)}" if longest.delay else "retry at once"

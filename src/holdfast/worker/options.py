@@ -14,6 +14,8 @@ from holdfast.errors import InvalidSetting
 from holdfast.worker.maintenance import MaintenanceTask, standard_tasks
 
 LEASE, SHORTEST = 30.0, 0.01
+SHORT_LOOK = 2.0
+"""Seconds that a worker stays awake which woke up and found no job."""
 
 
 class WorkerKeywords(TypedDict, total=False):
@@ -43,10 +45,18 @@ class WorkerKeywords(TypedDict, total=False):
     """Seconds between the checks for cancelled jobs."""
     grace: float
     """Seconds that running jobs have to end when the worker is stopped."""
+    blocked_after: float
+    """Seconds after which an event loop that a handler blocks is reported in ``health``. By default 30."""
+    release_blocked: bool
+    """Whether the worker gives up its lease then, so that others take over its jobs. By default it does not."""
     burst: bool
     """End when no job is left."""
     max_jobs: int | None
     """End after this many jobs."""
+    idle_after: float | None
+    """Seconds without work after which the worker closes its connections, so that the database can sleep."""
+    wake_every: float
+    """Seconds after which a sleeping worker looks for work at the latest. By default 15 minutes."""
     sealing: bool
     """Whether it seals the audit trail. False leaves that to other workers."""
     extra_tasks: tuple[MaintenanceTask, ...]
@@ -149,8 +159,12 @@ class WorkerOptions:
     sweep_every: float = 5.0
     check_cancelled_every: float = 1.0
     grace: float = 30.0
+    blocked_after: float = 30.0
+    release_blocked: bool = False
     burst: bool = False
     max_jobs: int | None = None
+    idle_after: float | None = None
+    wake_every: float = 900.0
     sealing: bool = True
     extra_tasks: tuple[MaintenanceTask, ...] = field(default=())
 
@@ -159,6 +173,14 @@ class WorkerOptions:
         check_weights(self.weights)
         if self.concurrency < 1:
             raise InvalidSetting("a worker needs a concurrency of at least 1", code="invalid_limit")
+        if self.idle_after is not None and (self.idle_after <= 0 or self.wake_every <= 0 or self.burst):
+            raise InvalidSetting(
+                "idle_after and wake_every must be positive, and a burst ends by itself",
+                code="conflicting_options",
+                fix="Omit idle_after, or burst.",
+            )
+        if not self.blocked_after >= SHORTEST:
+            raise InvalidSetting("blocked_after must be at least 10 ms", code="invalid_duration")
 
     def maintenance_tasks(self) -> tuple[MaintenanceTask, ...]:
         """All maintenance tasks. Extra tasks with the pace of promotion follow it on its connection, because a worker

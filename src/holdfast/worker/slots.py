@@ -118,9 +118,17 @@ class RetryTimer:
 
 
 class Slots:
-    """``on_end`` is called when there is a new result to settle."""
+    """``on_end`` is called when there is a new result to settle, ``expect_jobs`` when an attempt has enqueued a job and
+    leaves nothing to settle."""
 
-    def __init__(self, handlers: Mapping[str, Handler], on_end: Callable[[], None], reports: EndReports) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        on_end: Callable[[], None],
+        reports: EndReports,
+        expect_jobs: Callable[[], None],
+    ) -> None:
+        self._expect_jobs = expect_jobs
         self._handlers = handlers
         self._on_end = on_end
         self._reports = reports
@@ -178,6 +186,8 @@ class Slots:
             (self._reports.succeeded if isinstance(outcome, Settled) else self._reports.expect)(claim)
         if not isinstance(outcome, Settled):
             self.ended.append(settlement_of(claim, outcome, 0.0 if outcome is PLAIN_SUCCESS else random.random()))
+        elif outcome.more:
+            self._expect_jobs()
         self._on_end()
 
     def forget(self, ids: Iterable[str], why: str) -> int:

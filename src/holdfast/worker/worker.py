@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -35,7 +37,7 @@ from holdfast.worker.maintenance import (
     promotion,
     run_once,
 )
-from holdfast.worker.options import WorkerOptions
+from holdfast.worker.options import SHORT_LOOK, WorkerOptions
 from holdfast.worker.recovery import ExchangeRecovery
 from holdfast.worker.shutdown import CANCEL_AFTER, GracePeriod, ShutdownDeadline
 from holdfast.worker.slots import LARGEST_EXCHANGE, RetryTimer, Slots
@@ -66,13 +68,15 @@ class Worker:
         self.handlers = handlers
         self.options = options
         self.taken = 0
+        self.woken = self.fell_asleep = False  # for SleepingWorker
+        self._busy_at = time.monotonic()
         self._on_leave = on_leave
         self._loop: asyncio.AbstractEventLoop | None = None
 
         # Claiming, running and settling.
         self._wake = asyncio.Event()
         self._reports = EndReports(store, handlers)
-        self._slots = Slots(handlers, self._wake.set, self._reports)
+        self._slots = Slots(handlers, self._wake.set, self._reports, self._expect_jobs)
         self._claim_order = ClaimOrder(options.queues, options.weights)
         self._hints = ClaimHints()
         self._announcements = Announcements(store)
@@ -105,6 +109,10 @@ class Worker:
     def name(self) -> str:
         """The holder of its leases."""
         return self._keeper.name
+
+    @property
+    def lease(self) -> str:
+        return self._keeper.lease
 
     def ready(self) -> tuple[bool, str]:
         """Whether it can claim jobs, and the reason if it cannot. May be called from any thread."""
@@ -247,13 +255,25 @@ class Worker:
         if self._gives_up() and not self._exchanges:
             self._log_unrecorded()
             return True
+        if self._slots.running or self._slots.ended:
+            self._busy_at = time.monotonic()
         if self._slots.running or self._slots.ended or self._exchanges:
             return False
         if self._stopping or (self.options.max_jobs is not None and self.taken >= self.options.max_jobs):
             return True
         # A burst ends when no job is ready, and no maintenance task is left that may make one ready.
         may_have_jobs = self._hints.may_have_jobs or not self._claim_order.exhausted
-        return self.options.burst and not may_have_jobs and not self._tasks_not_run
+        self.fell_asleep = self._idle_for() <= 0
+        return (self.options.burst or self.fell_asleep) and not may_have_jobs and not self._tasks_not_run
+
+    def _idle_for(self) -> float:
+        """Seconds until the worker has been idle for as long as it may."""
+        limit = self.options.idle_after
+        if limit is None:
+            return math.inf
+        if self.woken and not self.taken:
+            limit = min(limit, SHORT_LOOK)
+        return self._busy_at + limit - time.monotonic()
 
     def _gives_up(self) -> bool:
         """The worker is stopping, its grace period is over, and the database does not accept its results."""
@@ -338,6 +358,8 @@ class Worker:
             self._start_deadline()
         else:
             self.taken += len(exchange.claims)
+            if exchange.claims:
+                self._busy_at = time.monotonic()
             self._slots.start(exchange.claims)
         if not exchange.live and await self._keeper.revive():
             self._expect_jobs()
@@ -362,6 +384,7 @@ class Worker:
     async def _sleep(self) -> None:
         """Sleep until something happens, or until the next poll."""
         longest = self._grace.shortened(self._poll_interval() * random.uniform(0.8, 1.2))
+        longest = min(longest, max(0.05, self._idle_for()))
         idle = self._free_slots() > 0 and not self._exchanges
         decided = self._announcements.decide(idle, self._hints.empty_claims)
         self._asleep = True

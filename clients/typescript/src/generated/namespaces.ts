@@ -3,8 +3,8 @@
 import { anything, either, map, nothing, nullable } from "../decoder.js";
 import { Namespace, newKey, ours, path, type CallOptions, type Pages } from "../namespace.js";
 import type { Transport } from "../transport.js";
-import { decodeAccepted, decodeAction, decodeActivity, decodeAgent, decodeAnchor, decodeApiToken, decodeApproval, decodeApprovalRequest, decodeArchive, decodeArchiveCheck, decodeArchiveRun, decodeArtifact, decodeAttempt, decodeAttemptLog, decodeClaimedJobs, decodeComing, decodeConnector, decodeConsumer, decodeCounted, decodeCountedUsage, decodeDeadLetterGroup, decodeDelivery, decodeEffective, decodeEvent, decodeEventType, decodeExecutor, decodeExportPart, decodeFairQueuesResult, decodeFork, decodeGraph, decodeHealth, decodeIssueApprovalTokenResult, decodeIssuedToken, decodeJob, decodeLimit, decodeLiveness, decodeMismatchedJob, decodeMovedJobs, decodeOpenedLease, decodeOperation, decodeOutcome, decodePartialReport, decodePatchStatus, decodePause, decodePayloadRule, decodePin, decodePolicies, decodePreview, decodeProgress, decodeQuestion, decodeQueueSetting, decodeRecordReservationResult, decodeRedriveJobAsResult, decodeReferences, decodeRegisteredKind, decodeRegisteredOnlyResult, decodeRenewedLease, decodeResendWebhookResult, decodeReservation, decodeReserved, decodeRetention, decodeRunScheduleResult, decodeSaved, decodeSchedule, decodeScheduleRun, decodeSealAuditResult, decodeSentResult, decodeSetFairQueuesResult, decodeSettleResult, decodeSettledMany, decodeSpent, decodeStartedWorkflow, decodeStatistics, decodeStep, decodeStory, decodeSubscription, decodeSubscriptionBehindResult, decodeSwept, decodeTemplate, decodeTenant, decodeTestWebhookResult, decodeTickSummary, decodeUnregisteredName, decodeUsage, decodeVerdict, decodeVersionStatus, decodeWebhook, decodeWebhookDelivery, decodeWhy, decodeWitnessed, decodeWorkerStatus, decodeWorkflow } from "./types.js";
-import type { Accepted, Action, Activity, AddScheduleInput, AddWebhookInput, Agent, Anchor, ApiToken, Approval, ApprovalRequest, ApproveInput, Archive, ArchiveCheck, ArchiveRun, Artifact, Attempt, AttemptLog, CancelJobInput, CancelOperationInput, CancelWorkflowInput, CheckpointInput, ClaimInput, ClaimedJobs, Coming, Connector, Consumer, CountJobsInput, Counted, CountedUsage, DeadLetterGroup, DecideQuestionInput, Delivery, DenyInput, DisableAgentInput, DisableWebhookInput, DiscardDeadLettersInput, DiscardJobInput, DownloadArtifactInput, DownloadJobLogInput, EditScheduleInput, Effective, EffectivePayloadRuleInput, EnableWebhookInput, EnqueueTemplateInput, Event, EventType, Executor, ExportAuditInput, ExportPart, ExtendWorkflowInput, FairQueuesResult, Fork, ForkJobInput, Graph, Health, IssueApprovalTokenInput, IssueApprovalTokenResult, IssueTokenInput, IssuedToken, Job, JobAttemptsInput, JobHistoryInput, JobResultInput, Limit, ListActionsInput, ListAgentsInput, ListApprovalsInput, ListArchivesInput, ListDeadJobsInput, ListDeadLettersInput, ListDeliveriesInput, ListEventTypesInput, ListEventsInput, ListHeldJobsInput, ListJobsInput, ListKindsInput, ListOperationsInput, ListReservationsInput, ListSchedulesInput, ListTemplatesInput, ListTokensInput, ListWebhookDeliveriesInput, ListWorkflowsInput, Liveness, MismatchedJob, MoveJobInput, MoveVersionInput, MovedJobs, NoteDeadLettersInput, OpenLeaseInput, OpenedLease, Operation, Outcome, PartialReport, PatchStatus, Pause, PauseSubscriptionInput, PayloadRule, Pin, PinLoginInput, Policies, Preview, PreviewScheduleInput, Progress, Question, QueueSetting, ReadJobLogInput, RecordReservationInput, RecordReservationResult, RedriveDeadLettersInput, RedriveJobAsInput, RedriveJobAsResult, RedriveJobInput, References, RegisteredKind, RegisteredOnlyResult, ReleaseInput, ReleaseReservationInput, RemoveLimitInput, RemovePauseInput, RemovePayloadRuleInput, RemoveRetentionInput, RenewLeaseInput, RenewedLease, ReplaceJobPayloadInput, RescheduleJobInput, ResendWebhookInput, ResendWebhookResult, Reservation, ReserveInput, Reserved, ResetConsumerInput, ResumeSubscriptionInput, ResumeWorkflowInput, Retention, RotateSecretInput, RunScheduleInput, RunScheduleResult, Saved, Schedule, ScheduleHistoryInput, ScheduleRun, SealAuditResult, SendEventInput, SentResult, SetAgentInput, SetConnectorInput, SetEventTypeInput, SetExecutorInput, SetExternalRefInput, SetFairQueuesInput, SetFairQueuesResult, SetKindInput, SetLimitInput, SetPauseInput, SetPayloadRuleInput, SetPoliciesInput, SetQueueAgingInput, SetRegisteredOnlyInput, SetRetentionInput, SetSubscriptionInput, SetTemplateInput, SetTenantInput, SetWebhookInput, SettleInput, SettleManyInput, SettleResult, SettledMany, ShowActivityInput, ShowHealthInput, ShowLimitInput, ShowPayloadRuleInput, ShowTemplateInput, ShowUsageInput, Spent, StartOperationInput, StartWorkflowInput, StartedWorkflow, Statistics, Step, Story, Subscription, SubscriptionBehindResult, Swept, Template, TemplateVersionsInput, Tenant, TestWebhookResult, TickInput, TickSummary, UnregisteredName, Usage, Verdict, VerifyAuditInput, VersionStatus, Webhook, WebhookDelivery, Why, Witnessed, WorkerStatus, Workflow, WorkflowGraphInput } from "./types.js";
+import { decodeAccepted, decodeAction, decodeActivity, decodeAgent, decodeAnchor, decodeApiToken, decodeApproval, decodeApprovalRequest, decodeArchive, decodeArchiveCheck, decodeArchiveRun, decodeArtifact, decodeAttempt, decodeAttemptLog, decodeClaimedJobs, decodeComing, decodeConnector, decodeConsumer, decodeCounted, decodeCountedUsage, decodeDeadLetterGroup, decodeDelivery, decodeEffective, decodeEndpoint, decodeEvent, decodeEventType, decodeExecutor, decodeExportPart, decodeFairQueuesResult, decodeFork, decodeGraph, decodeHealth, decodeIssueApprovalTokenResult, decodeIssuedToken, decodeJob, decodeLimit, decodeLiveness, decodeMismatchedJob, decodeMovedJobs, decodeNotifier, decodeOpenedLease, decodeOperation, decodeOutcome, decodePartialReport, decodePatchStatus, decodePause, decodePayloadRule, decodePin, decodePolicies, decodePreview, decodeProgress, decodeQuestion, decodeQueueSetting, decodeRecordReservationResult, decodeRedriveJobAsResult, decodeReferences, decodeRegisteredKind, decodeRegisteredOnlyResult, decodeRenewedLease, decodeResendWebhookResult, decodeReservation, decodeReserved, decodeRetention, decodeRunScheduleResult, decodeSaved, decodeSchedule, decodeScheduleRun, decodeSealAuditResult, decodeSentResult, decodeSetFairQueuesResult, decodeSettleResult, decodeSettledMany, decodeSpent, decodeStartedWorkflow, decodeStatistics, decodeStep, decodeStory, decodeSubscription, decodeSubscriptionBehindResult, decodeSwept, decodeTemplate, decodeTenant, decodeTestNotifierResult, decodeTestWebhookResult, decodeTickSummary, decodeUnregisteredName, decodeUsage, decodeVerdict, decodeVersionStatus, decodeWebhook, decodeWebhookDelivery, decodeWhy, decodeWitnessed, decodeWorkerStatus, decodeWorkflow } from "./types.js";
+import type { Accepted, Action, Activity, AddScheduleInput, AddWebhookInput, Agent, Anchor, ApiToken, Approval, ApprovalRequest, ApproveInput, Archive, ArchiveCheck, ArchiveRun, Artifact, Attempt, AttemptLog, CancelJobInput, CancelOperationInput, CancelWorkflowInput, CheckpointInput, ClaimInput, ClaimedJobs, Coming, Connector, Consumer, CountJobsInput, Counted, CountedUsage, DeadLetterGroup, DecideQuestionInput, Delivery, DenyInput, DisableAgentInput, DisableWebhookInput, DiscardDeadLettersInput, DiscardJobInput, DownloadArtifactInput, DownloadJobLogInput, EditScheduleInput, Effective, EffectivePayloadRuleInput, EnableWebhookInput, Endpoint, EnqueueTemplateInput, Event, EventType, Executor, ExportAuditInput, ExportPart, ExtendWorkflowInput, FairQueuesResult, Fork, ForkJobInput, Graph, Health, IssueApprovalTokenInput, IssueApprovalTokenResult, IssueTokenInput, IssuedToken, Job, JobAttemptsInput, JobHistoryInput, JobResultInput, Limit, ListActionsInput, ListAgentsInput, ListApprovalsInput, ListArchivesInput, ListDeadJobsInput, ListDeadLettersInput, ListDeliveriesInput, ListEventTypesInput, ListEventsInput, ListHeldJobsInput, ListJobsInput, ListKindsInput, ListOperationsInput, ListReservationsInput, ListSchedulesInput, ListTemplatesInput, ListTokensInput, ListWebhookDeliveriesInput, ListWorkflowsInput, Liveness, MismatchedJob, MoveJobInput, MoveVersionInput, MovedJobs, NoteDeadLettersInput, Notifier, OpenLeaseInput, OpenedLease, Operation, Outcome, PartialReport, PatchStatus, Pause, PauseSubscriptionInput, PayloadRule, Pin, PinLoginInput, Policies, Preview, PreviewScheduleInput, Progress, Question, QueueSetting, ReadJobLogInput, RecordReservationInput, RecordReservationResult, RedriveDeadLettersInput, RedriveJobAsInput, RedriveJobAsResult, RedriveJobInput, References, RegisteredKind, RegisteredOnlyResult, ReleaseInput, ReleaseReservationInput, RemoveLimitInput, RemovePauseInput, RemovePayloadRuleInput, RemoveRetentionInput, RenewLeaseInput, RenewedLease, ReplaceJobPayloadInput, RescheduleJobInput, ResendWebhookInput, ResendWebhookResult, Reservation, ReserveInput, Reserved, ResetConsumerInput, ResumeSubscriptionInput, ResumeWorkflowInput, Retention, RotateSecretInput, RunScheduleInput, RunScheduleResult, Saved, Schedule, ScheduleHistoryInput, ScheduleRun, SealAuditResult, SendEventInput, SentResult, SetAgentInput, SetConnectorInput, SetEndpointInput, SetEventTypeInput, SetExecutorInput, SetExternalRefInput, SetFairQueuesInput, SetFairQueuesResult, SetKindInput, SetLimitInput, SetNotifierInput, SetPauseInput, SetPayloadRuleInput, SetPoliciesInput, SetQueueAgingInput, SetRegisteredOnlyInput, SetRetentionInput, SetSubscriptionInput, SetTemplateInput, SetTenantInput, SetWebhookInput, SettleInput, SettleManyInput, SettleResult, SettledMany, ShowActivityInput, ShowHealthInput, ShowLimitInput, ShowPayloadRuleInput, ShowTemplateInput, ShowUsageInput, Spent, StartOperationInput, StartWorkflowInput, StartedWorkflow, Statistics, Step, Story, Subscription, SubscriptionBehindResult, Swept, Template, TemplateVersionsInput, Tenant, TestNotifierResult, TestWebhookResult, TickInput, TickSummary, UnregisteredName, Usage, Verdict, VerifyAuditInput, VersionStatus, Webhook, WebhookDelivery, Why, Witnessed, WorkerStatus, Workflow, WorkflowGraphInput } from "./types.js";
 
 export class AgentsNamespace extends Namespace {
   /** Stop accepting and starting jobs of an agent. When this returns, no job can be enqueued for it and no waiting job of it can start. Running jobs continue. The first reason given is kept. Scope: `admin`. */
@@ -202,6 +202,28 @@ export class DeadLettersNamespace extends Namespace {
   /** Redrive a dead letter with another payload. This makes a new job and returns its id; the old job is discarded, and the two refer to each other. A repeated call returns the same job. Scope: `operate`. */
   redriveAs(jobId: string, input: RedriveJobAsInput, options: CallOptions = {}): Promise<RedriveJobAsResult> {
     return this.transport.ask(decodeRedriveJobAsResult, { method: "POST", path: path`/jobs/${jobId}/redrive-as`, body: input, ...options });
+  }
+}
+
+export class EndpointsNamespace extends Namespace {
+  /** Show an endpoint. Scope: `read`. */
+  get(name: string, options: CallOptions = {}): Promise<Endpoint> {
+    return this.transport.ask(decodeEndpoint, { method: "GET", path: path`/endpoints/${name}`, ...options });
+  }
+
+  /** List the endpoints by name. Scope: `read`. */
+  list(options: CallOptions = {}): Pages<Endpoint> {
+    return this.whole(decodeEndpoint, { method: "GET", path: path`/endpoints`, ...options });
+  }
+
+  /** Remove an endpoint. Its messages are refused from then on. Scope: `admin`. */
+  remove(name: string, options: CallOptions = {}): Promise<void> {
+    return this.transport.ask(nothing, { method: "DELETE", path: path`/endpoints/${name}`, ...options });
+  }
+
+  /** Accept messages of a provider at `POST /hooks/NAME`. An option that is not given keeps its value. Scope: `admin`. */
+  set(name: string, input: SetEndpointInput = {}, options: CallOptions = {}): Promise<Endpoint> {
+    return this.transport.ask(decodeEndpoint, { method: "PUT", path: path`/endpoints/${name}`, body: input, repeatable: true, ...options });
   }
 }
 
@@ -483,6 +505,33 @@ export class LimitsNamespace extends Namespace {
   /** Limit the jobs of a queue, kind, key, resource or agent; without one, all jobs. Takes effect at once. Scope: `admin`. */
   set(input: SetLimitInput = {}, options: CallOptions = {}): Promise<Limit> {
     return this.transport.ask(decodeLimit, { method: "PUT", path: path`/limits`, body: input, repeatable: true, ...options });
+  }
+}
+
+export class NotifiersNamespace extends Namespace {
+  /** Show a notifier. Scope: `read`. */
+  get(name: string, options: CallOptions = {}): Promise<Notifier> {
+    return this.transport.ask(decodeNotifier, { method: "GET", path: path`/notifiers/${name}`, ...options });
+  }
+
+  /** List the notifiers by name. Scope: `read`. */
+  list(options: CallOptions = {}): Pages<Notifier> {
+    return this.whole(decodeNotifier, { method: "GET", path: path`/notifiers`, ...options });
+  }
+
+  /** Remove a notifier. Messages under way are cancelled. Scope: `admin`. */
+  remove(name: string, options: CallOptions = {}): Promise<void> {
+    return this.transport.ask(nothing, { method: "DELETE", path: path`/notifiers/${name}`, ...options });
+  }
+
+  /** Tell people in Slack, Microsoft Teams, by e-mail or webhook. An option that is not given keeps its value. Scope: `admin`. */
+  set(name: string, input: SetNotifierInput = {}, options: CallOptions = {}): Promise<Notifier> {
+    return this.transport.ask(decodeNotifier, { method: "PUT", path: path`/notifiers/${name}`, body: input, repeatable: true, ...options });
+  }
+
+  /** Send a test message, also in quiet hours. Returns the id of the job that sends it. Scope: `operate`. */
+  test(name: string, options: CallOptions = {}): Promise<TestNotifierResult> {
+    return this.transport.ask(decodeTestNotifierResult, { method: "POST", path: path`/notifiers/${name}/test`, ...options });
   }
 }
 
@@ -984,6 +1033,7 @@ export class Namespaces {
   readonly connectors: ConnectorsNamespace;
   readonly consumers: ConsumersNamespace;
   readonly deadLetters: DeadLettersNamespace;
+  readonly endpoints: EndpointsNamespace;
   readonly eventTypes: EventTypesNamespace;
   readonly events: EventsNamespace;
   readonly executors: ExecutorsNamespace;
@@ -992,6 +1042,7 @@ export class Namespaces {
   readonly kinds: KindsNamespace;
   readonly leases: LeasesNamespace;
   readonly limits: LimitsNamespace;
+  readonly notifiers: NotifiersNamespace;
   readonly operations: OperationsNamespace;
   readonly pauses: PausesNamespace;
   readonly payloadRules: PayloadRulesNamespace;
@@ -1018,6 +1069,7 @@ export class Namespaces {
     this.connectors = new ConnectorsNamespace(transport);
     this.consumers = new ConsumersNamespace(transport);
     this.deadLetters = new DeadLettersNamespace(transport);
+    this.endpoints = new EndpointsNamespace(transport);
     this.eventTypes = new EventTypesNamespace(transport);
     this.events = new EventsNamespace(transport);
     this.executors = new ExecutorsNamespace(transport);
@@ -1026,6 +1078,7 @@ export class Namespaces {
     this.kinds = new KindsNamespace(transport);
     this.leases = new LeasesNamespace(transport);
     this.limits = new LimitsNamespace(transport);
+    this.notifiers = new NotifiersNamespace(transport);
     this.operations = new OperationsNamespace(transport);
     this.pauses = new PausesNamespace(transport);
     this.payloadRules = new PayloadRulesNamespace(transport);

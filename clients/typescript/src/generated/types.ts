@@ -486,6 +486,18 @@ export interface BackoffRuleInput {
   head?: number | undefined;
 }
 
+/** A worker whose event loop does not turn: a handler blocks it, and no job of the worker proceeds. */
+export interface BlockedWorker {
+  worker: string;
+  seconds: number;
+  location: string | null;
+}
+export const decodeBlockedWorker: Decoder<BlockedWorker> = record<BlockedWorker>(() => ({
+  worker: text,
+  seconds: number,
+  location: nullable(text),
+}));
+
 /** A callback of a workflow, or of the job `step_id`. The job `job_id` exists once it has fired. */
 export interface CallbackRecord {
   job_id: string;
@@ -955,6 +967,36 @@ export interface EnableWebhookInput {
   skip?: boolean | undefined;
 }
 
+/** An inbound webhook. Each message becomes an event, or a job of `kind`. In `event`, `*` is the type of the message. */
+export interface Endpoint {
+  tenant: string;
+  name: string;
+  provider: string;
+  secrets: string[];
+  event: string | null;
+  kind: string | null;
+  queue: string | null;
+  tolerance: number;
+  enabled: boolean;
+  set_by: string;
+  created_at: Date;
+  updated_at: Date;
+}
+export const decodeEndpoint: Decoder<Endpoint> = record<Endpoint>(() => ({
+  tenant: text,
+  name: text,
+  provider: text,
+  secrets: list(text),
+  event: nullable(text),
+  kind: nullable(text),
+  queue: nullable(text),
+  tolerance: number,
+  enabled: flag,
+  set_by: text,
+  created_at: time,
+  updated_at: time,
+}));
+
 export interface EnqueueInput {
   /** Start no earlier than this long from now, by the database's clock: 90s, 1h30m. */
   delay?: number | string | null | undefined;
@@ -1323,6 +1365,7 @@ export interface Health {
   oldest_due_age_s: number | null;
   expired_lease_age_s: number | null;
   long_running: LongRunning[];
+  blocked_workers: BlockedWorker[];
   unserved_versions: string[];
   held: number;
   capped: boolean;
@@ -1354,6 +1397,7 @@ export const decodeHealth: Decoder<Health> = record<Health>(() => ({
   oldest_due_age_s: missing(nullable(number), () => (null)),
   expired_lease_age_s: missing(nullable(number), () => (null)),
   long_running: missing(list(decodeLongRunning), () => ([])),
+  blocked_workers: missing(list(decodeBlockedWorker), () => ([])),
   unserved_versions: missing(list(text), () => ([])),
   held: missing(number, () => (0)),
   capped: missing(flag, () => (false)),
@@ -1948,6 +1992,46 @@ export interface NoteDeadLettersInput {
   /** The note; null removes it. */
   note: string | null;
 }
+
+/** A channel to people. `health` is the verdict that it was told last. */
+export interface Notifier {
+  tenant: string;
+  name: string;
+  channel: string;
+  secrets: string[];
+  wants: string[];
+  kind: string | null;
+  recipients: string[];
+  sender: string | null;
+  dashboard: string | null;
+  quiet: string | null;
+  escalate_after: number | null;
+  escalation: string | null;
+  enabled: boolean;
+  health: string | null;
+  set_by: string;
+  created_at: Date;
+  updated_at: Date;
+}
+export const decodeNotifier: Decoder<Notifier> = record<Notifier>(() => ({
+  tenant: text,
+  name: text,
+  channel: text,
+  secrets: list(text),
+  wants: list(text),
+  kind: nullable(text),
+  recipients: list(text),
+  sender: nullable(text),
+  dashboard: nullable(text),
+  quiet: nullable(text),
+  escalate_after: nullable(number),
+  escalation: nullable(text),
+  enabled: flag,
+  health: nullable(text),
+  set_by: text,
+  created_at: time,
+  updated_at: time,
+}));
 
 export interface OpenLeaseInput {
   /** The executor label. */
@@ -2892,6 +2976,23 @@ export interface SetConnectorInput {
   enabled?: boolean | undefined;
 }
 
+export interface SetEndpointInput {
+  /** Form of the signature: standard, github, stripe, slack. */
+  provider?: "standard" | "github" | "stripe" | "slack" | undefined;
+  /** Name of a signing secret, newest first (the name, not the secret); repeatable. */
+  secrets?: string | string[] | undefined;
+  /** Event to send; * is the type of the message. Default: NAME.* Null removes it. */
+  event?: string | null | undefined;
+  /** Job kind to enqueue instead, with the event. Null removes it. */
+  kind?: string | null | undefined;
+  /** Queue of the jobs. Null removes it. */
+  queue?: string | null | undefined;
+  /** Maximum age of a signature: 5m. */
+  tolerance?: number | string | undefined;
+  /** Accept messages, or refuse all. */
+  enabled?: boolean | undefined;
+}
+
 export interface SetEventTypeInput {
   /** The domain that it belongs to. */
   domain?: string | null | undefined;
@@ -2949,6 +3050,31 @@ export interface SetLimitInput {
   rate?: string | null | undefined;
   /** Maximum starts at the same moment (1: evenly spread). */
   burst?: number | null | undefined;
+}
+
+export interface SetNotifierInput {
+  /** One of slack, teams, email, webhook. */
+  channel?: "slack" | "teams" | "email" | "webhook" | undefined;
+  /** Name of the secret that has the URL (smtp://… for email); for webhook, the signing secret's name second. */
+  secrets?: string | string[] | undefined;
+  /** What to tell: approvals, dead_letters, health; repeatable. Default: all. */
+  wants?: string | string[] | undefined;
+  /** Only about jobs of this kind; * matches any. Null removes it. */
+  kind?: string | null | undefined;
+  /** E-mail address to send to; repeatable. */
+  recipients?: string | string[] | undefined;
+  /** E-mail address to send from. Null removes it. */
+  sender?: string | null | undefined;
+  /** URL of the dashboard, for links. Null removes it. */
+  dashboard?: string | null | undefined;
+  /** Quiet hours, in which only critical health is told: '22:00-07:00 Europe/Paris'. Null removes it. */
+  quiet?: string | null | undefined;
+  /** Escalate what is still open after this time. Null removes it. */
+  escalate_after?: number | string | null | undefined;
+  /** Notifier to escalate to. Null removes it. */
+  escalation?: string | null | undefined;
+  /** Tell people, or nobody. */
+  enabled?: boolean | undefined;
 }
 
 export interface SetPauseInput {
@@ -3379,6 +3505,8 @@ export interface Step {
   ended_at: Date | null;
   wanted: Record<string, unknown> | null;
   now: Date;
+  awaits: string | null;
+  branch: string | null;
 }
 export const decodeStep: Decoder<Step> = record<Step>(() => ({
   job_id: text,
@@ -3394,6 +3522,8 @@ export const decodeStep: Decoder<Step> = record<Step>(() => ({
   ended_at: nullable(time),
   wanted: nullable(map(anything)),
   now: time,
+  awaits: missing(nullable(text), () => (null)),
+  branch: missing(nullable(text), () => (null)),
 }));
 
 /** Everything about one job. `approval` is the approval that it waits for. */
@@ -3417,6 +3547,7 @@ export interface Story {
   lease_expired_at: Date | null;
   votes: CastVote[];
   forks: string[];
+  undos: UndoJob[];
 }
 export const decodeStory: Decoder<Story> = record<Story>(() => ({
   job: decodeJob,
@@ -3438,6 +3569,7 @@ export const decodeStory: Decoder<Story> = record<Story>(() => ({
   lease_expired_at: missing(nullable(time), () => (null)),
   votes: missing(list(decodeCastVote), () => ([])),
   forks: missing(list(text), () => ([])),
+  undos: missing(list(decodeUndoJob), () => ([])),
 }));
 
 export interface Subscription {
@@ -3573,6 +3705,13 @@ export const decodeTenant: Decoder<Tenant> = record<Tenant>(() => ({
   share: missing(nullable(number), () => (null)),
 }));
 
+export interface TestNotifierResult {
+  job_id: string;
+}
+export const decodeTestNotifierResult: Decoder<TestNotifierResult> = record<TestNotifierResult>(() => ({
+  job_id: text,
+}));
+
 export interface TestWebhookResult {
   job_id: string;
 }
@@ -3624,6 +3763,18 @@ export const decodeTickSummary: Decoder<TickSummary> = record<TickSummary>(() =>
   cancelled: missing(number, () => (0)),
   lost: missing(number, () => (0)),
   ok: missing(flag, () => (true)),
+}));
+
+/** A job that undoes the recorded steps of another one. */
+export interface UndoJob {
+  id: string;
+  state: State;
+  finished_at: Date | null;
+}
+export const decodeUndoJob: Decoder<UndoJob> = record<UndoJob>(() => ({
+  id: text,
+  state: text,
+  finished_at: nullable(time),
 }));
 
 /** A name that was accepted with a warning, and when it was first seen. */

@@ -40,6 +40,8 @@ MAX_DEPTH: Final = 100
 PATTERN_LIMIT: Final = 500
 WEBHOOK_KIND: Final = "webhook.deliver"
 """The kind of the jobs that deliver events to webhooks (features/webhooks/model.py)."""
+NOTIFIER_KIND: Final = "notifier.deliver"
+"""The kind of the jobs that tell people about events (features/notifiers/model.py)."""
 
 # Names that patterns may use, and the ledger's event types. `take` is a claim and a start in one step, by a worker with
 # a free slot.
@@ -183,7 +185,7 @@ class Subscription:
         if isinstance(event, Event):
             if self.kind is not None and not _matches(self.kind, event.kind):
                 return False
-            if event.kind == self.job_kind == WEBHOOK_KIND:
+            if event.kind == self.job_kind and event.kind in (WEBHOOK_KIND, NOTIFIER_KIND):
                 return False  # delivering the events of deliveries would never end
             data: Mapping[str, Any] = event.meta
         else:

@@ -11,6 +11,15 @@ end $$;
 create or replace trigger guard_insert before insert on delivery
     for each row when (new.job_id is not null) execute function guard_delivery();
 
+-- The job that undoes the steps of a dead letter (steps/undo.py), if there is one.
+create or replace function undo_on_redrive(p_job uuid) returns uuid language sql stable set search_path from current as $$
+    select d.job_id from job j
+      join subscription s on s.tenant = j.tenant and s.kind = j.kind and s.job_kind = 'steps.undo'
+      join delivery d on d.subscription_id = s.id
+       and d.event = (select max(e.seq)::text from event e where e.job_id = j.id and e.type = 'dead_letter')
+     where j.id = p_job limit 1;
+$$;
+
 -- Events that create jobs. Python decides what an event creates (features/events/model.py); one transaction of the caller
 -- reads the events, enqueues the jobs and advances the subscription's cursor. A crash leaves all of it or nothing, and the key
 -- of `delivery` limits an event to one job per subscription whatever else fails.

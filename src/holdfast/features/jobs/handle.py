@@ -24,6 +24,7 @@ from holdfast.errors import (
     InvalidPayload,
     InvalidSetting,
     JobFailed,
+    NotFound,
     StoreUnavailable,
     WaitTimeout,
 )
@@ -376,6 +377,24 @@ class Handle(HandleOperations, Generic[R]):
         tries = yield from self._store.jobs.chain(self.id, self.tenant).start()
         return next((job.id for job in tries if job.retry_of == self.id), None)
 
+    @flow(writes=False)
+    def _ended(self, waiter: str | None = None) -> Steps[tuple[Job, Result | None, bool]]:
+        """The last retry of the job, its result if it has ended, and whether it waits for ``waiter`` itself."""
+        jobs, job_id = self._store.jobs, self.id
+        while True:
+            job = yield from jobs.get(job_id, self.tenant).start()
+            if job is None:
+                raise NotFound(f"no job {job_id} in tenant {self.tenant}")
+            tries = (yield from jobs.chain(job_id, self.tenant).start()) if job.retried else []
+            successor = next((each.id for each in tries if each.retry_of == job_id), None)
+            if successor is None:
+                break
+            job_id = successor
+        if job.state.finished:
+            return job, (yield from jobs.result(job.id, self.tenant).start()), False
+        circular = waiter is not None and (yield from self._store.steps.waits_for(job.id, waiter, self.tenant).start())
+        return job, None, circular
+
     def _opened(self, job: Job, result: Result | None) -> Result | None:
         """The result as the handler returned it: unsealed, and read from the artifact store if it is there."""
         if result is None or job.state is not State.SUCCEEDED:
@@ -384,13 +403,17 @@ class Handle(HandleOperations, Generic[R]):
         return result if value is result.value else Result(value, result.ref)
 
     def _returned(self, job: Job, result: Result | None) -> R:
+        return self._decode(self._value(job, result))
+
+    def _value(self, job: Job, result: Result | None) -> Any:
+        """What the handler returned, as JSON."""
         if job.state is not State.SUCCEEDED:
             error = f": {job.error_message} ({job.error_code})" if job.error_code else ""
             raise JobFailed(f"job {job.id} is {job.state}{error}", fix=f"Read the reason: holdfast jobs show {job.id}")
         value = None if result is None else result.value
         if isinstance(value, Unreadable):
             raise InvalidPayload(f"the result of job {job.id} cannot be read: {value.why}", code="unreadable_value")
-        return self._decode(value)
+        return value
 
     def _polls(self, timeout: float | None) -> Generator[tuple[float, float | None], None, None]:
         """Yield the pause before each poll until the time is up, and ``WATCH`` if the watch has to be renewed."""

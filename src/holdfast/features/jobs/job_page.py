@@ -92,6 +92,7 @@ LOG_TAIL = 32 * 1024
 REFUSED = {
     "not_found": "the job no longer exists",
     "not_dead": "it is no longer a dead letter",
+    "undo_open": "its steps are being undone",
     "not_waiting": "it is no longer waiting",
     "finished": "it has already finished",
 }

@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 import weakref
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
@@ -34,6 +34,26 @@ MAX_DISCARDED = 10
 # Seconds that maintenance and exchanges wait for each other before a second connection is opened. Opening it and
 # planning the statements there takes about as long.
 SHARE_WAIT = 0.05
+
+
+class _CancellablePool(AsyncConnectionPool[AsyncStoreConnection]):
+    """Ends with its loop. The tasks of a pool ignore a cancellation while they connect, and ``asyncio.run`` cancels the
+    tasks that are left once, and then waits for them: it would wait for ever."""
+
+    @classmethod
+    async def worker(cls, q: Any) -> None:
+        await super().worker(cast(Any, _UntilCancelled(q)))
+
+
+class _UntilCancelled:
+    def __init__(self, queue: asyncio.Queue[Any]) -> None:
+        self._queue = queue
+
+    async def get(self) -> object:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+        return await self._queue.get()
 
 
 class LoopPool:
@@ -241,7 +261,7 @@ class Pools:
         pools = self._loop_pools.setdefault(asyncio.get_running_loop(), {})
         loop_pool = pools.get(hot)
         if loop_pool is None:
-            pool = AsyncConnectionPool(
+            pool = _CancellablePool(
                 self._url,
                 connection_class=AsyncStoreConnection,
                 max_size=self._hot if hot else self._size,

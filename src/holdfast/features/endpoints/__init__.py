@@ -1,0 +1,1 @@
+"""Inbound webhooks: messages of providers become application events or jobs."""

@@ -1,0 +1,2 @@
+-- lost if exists (select from endpoint): inbound webhooks
+drop table endpoint;
