@@ -47,8 +47,8 @@ from holdfast.features.workflows.run import WorkflowPlan, WorkflowRun
 from holdfast.kind import Kind
 from holdfast.outgoing import EgressPolicy
 from holdfast.steps.approvals import ApprovalNotice, Decision
-from holdfast.steps.driver import step_key
 from holdfast.steps.messages import Message
+from holdfast.steps.plan import step_key
 from holdfast.steps.values import AppEvent
 from holdfast.stores.requests import SentResult
 from holdfast.telemetry.logs import configure_logging

@@ -15,7 +15,8 @@ from holdfast.engine.steps import BEFORE_ALL, Pause, Script
 from holdfast.errors import StepsChanged
 from holdfast.features.payloads.model import HIDDEN, NO_RULE, Effective, combined, effective
 from holdfast.steps.approvals import ApprovalOptions, check_approved, decision, first_question
-from holdfast.steps.driver import Durable, Plan
+from holdfast.steps.driver import Durable
+from holdfast.steps.plan import Plan
 from holdfast.stores.session import Session
 from holdfast.worker.shutdown import Stop
 

@@ -34,9 +34,10 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import Step
 from holdfast.errors import HoldfastError, InvalidArguments, StepsChanged
 from holdfast.features.connectors.command_runner import Program
-from holdfast.steps.driver import Plan, StepTools
+from holdfast.steps.driver import StepTools
 from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.history import History
+from holdfast.steps.plan import Plan
 from holdfast.steps.replay import Call, Code, Difference, EndOfHistory, RecordedStore, RecordedVault, Replay
 from holdfast.steps.undo import Undo
 from holdfast.stores.session import Session

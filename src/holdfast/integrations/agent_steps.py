@@ -28,7 +28,7 @@ from holdfast.features.jobs.handle import Handle
 from holdfast.features.retention.model import check_cost
 from holdfast.kind import Kind, Options
 from holdfast.steps.approvals import ApprovalOptions, Decision, question
-from holdfast.steps.driver import running
+from holdfast.steps.plan import running
 from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.telemetry import observers
 

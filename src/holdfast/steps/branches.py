@@ -13,8 +13,8 @@ from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from holdfast.steps.driver import Plan
     from holdfast.steps.handler_run import ThreadDriver
+    from holdfast.steps.plan import Plan
 
 ROOT = ""
 """The path of calls outside of branches."""

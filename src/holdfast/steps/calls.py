@@ -19,8 +19,8 @@ from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.steps.approvals import ApprovalOptions, Decision, decision
 from holdfast.steps.branches import current_branch, current_path
-from holdfast.steps.driver import Plan, RunningStep, running
 from holdfast.steps.handler_run import HandlerRun, ThreadDriver
+from holdfast.steps.plan import Plan, RunningStep, StepKey, running
 from holdfast.steps.program import DurableCall
 from holdfast.steps.undo import split_undo
 from holdfast.steps.values import AppEvent, is_async, label_of
@@ -28,6 +28,7 @@ from holdfast.steps.waits import Wait, place_of
 from holdfast.stores.flow import Flow
 from holdfast.stores.vault import Part, is_stored
 from holdfast.worker.shutdown import Suspended
+from holdfast.worker.threads import Threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,8 +81,8 @@ class BlockingSteps:
         self._driver.run_on_loop(self._driver.plan.durable.ready_undo())
         return self._driver.drive(call, run)
 
-    def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        token = running.set(RunningStep(key))
+    def _run(self, key: StepKey, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        token = running.set(RunningStep(*key))
         try:
             if is_async(function) or self._timeout is None:
                 result = function(*args, **kwargs)
@@ -257,13 +258,13 @@ class AwaitedSteps:
             return self._step_by_name(name, function, args, kwargs)
         undo = split_undo(kwargs)
         call, key = self._plan.step(name, function, self._retry)
-        run = partial(self._run, key, function, args, kwargs)
+        run = partial(_run, self._plan.durable.tools.threads, self._timeout, key, function, args, kwargs)
         return self._plan.durable.drive(call, run) if undo is None else self._drive_undoable(call, name, undo, run)
 
     async def _step_by_name(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         undo = split_undo(kwargs)
         call, key = await self._plan.unordered_step(name, function, self._retry)
-        run = partial(self._run, key, function, args, kwargs)
+        run = partial(_run, self._plan.durable.tools.threads, self._timeout, key, function, args, kwargs)
         return await (
             self._plan.durable.drive(call, run) if undo is None else self._drive_undoable(call, name, undo, run)
         )
@@ -275,23 +276,26 @@ class AwaitedSteps:
         await self._plan.durable.ready_undo()
         return await self._plan.durable.drive(undoable, run)
 
-    async def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        token = running.set(RunningStep(key))
-        try:
-            if self._timeout is None:
-                return await self._call(function, args, kwargs)
-            async with asyncio.timeout(self._timeout):
-                return await self._call(function, args, kwargs)
-        finally:
-            running.reset(token)
 
-    async def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if is_async(function):
-            return await function(*args, **kwargs)
-        # In a thread, because it may block. It has the context variables of this task.
-        threads = self._plan.durable.tools.threads
-        result = await threads.run(label_of(function), partial(function, *args, **kwargs))
-        return await result if inspect.iscoroutine(result) else result
+async def _run(
+    threads: Threads, timeout: float | None, key: StepKey, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    token = running.set(RunningStep(*key))
+    try:
+        if timeout is None:
+            return await _call(threads, function, args, kwargs)
+        async with asyncio.timeout(timeout):
+            return await _call(threads, function, args, kwargs)
+    finally:
+        running.reset(token)
+
+
+async def _call(threads: Threads, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    if is_async(function):
+        return await function(*args, **kwargs)
+    # In a thread, because it may block. It has the context variables of this task.
+    result = await threads.run(label_of(function), partial(function, *args, **kwargs))
+    return await result if inspect.iscoroutine(result) else result
 
 
 class AwaitedCalls:

@@ -1,52 +1,40 @@
 """Runs the durable calls of a handler, on the worker's loop for async handlers and in a thread for sync ones.
 
-``Plan`` checks the arguments of a call, gives the call its position and makes its program (``steps/program.py``). The
-position is taken when the call is made, not when it runs, so steps that run at once have the order of the code.
-``Durable`` runs programs: it reads the recorded steps once, and writes new ones.
+``Durable`` runs the programs of ``steps/program.py``, which a ``Plan`` (``steps/plan.py``) makes. It reads the recorded
+steps once, and writes new ones.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import inspect
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from holdfast.engine.job import Claim
-from holdfast.engine.names import check_name
-from holdfast.engine.operation import adrive, drive
+from holdfast.engine.operation import drive
 from holdfast.engine.outcome import Stopped
 from holdfast.engine.payload import DEFAULT_LIMIT, encode
 from holdfast.engine.redaction import Redact
-from holdfast.engine.retry import Retry
 from holdfast.engine.steps import (
-    BEFORE_ALL,
     RUNNING,
     Saved,
     Script,
     Step,
     StepEntry,
-    check_match,
-    check_step_name,
     origin_of,
 )
-from holdfast.engine.times import instant
-from holdfast.engine.units import Duration, seconds
-from holdfast.errors import HoldfastError, InvalidSetting, StaleLease, StepsChanged, StoreUnavailable
-from holdfast.steps import program, undo
-from holdfast.steps.approvals import ApprovalOptions, check_approved, decision, first_question, question
-from holdfast.steps.branches import ROOT, Branch, current_branch, current_path
+from holdfast.errors import HoldfastError, StaleLease, StepsChanged, StoreUnavailable
+from holdfast.steps import undo
+from holdfast.steps.approvals import check_approved, decision
+from holdfast.steps.branches import current_branch, current_path
 from holdfast.steps.program import DurableCall, Effect, Failing, Lookup, Run, Save, Sleep
 from holdfast.steps.suspensions import Suspensions
 from holdfast.steps.undo import Undo
-from holdfast.steps.values import Value, check_callable
-from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
 from holdfast.stores.vault import is_stored
 from holdfast.telemetry import observers
@@ -68,6 +56,33 @@ ASKED_WITHIN: Final = 1.0
 Reached = Callable[[Claim, str, str], Awaitable[None]]
 
 
+class RunningSteps:
+    """The running steps of all attempts of a worker, and one timer to announce those that run for a while: a timer per
+    step would cost more than the rest of its call."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[Durable, int], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, durable: Durable, n: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._since[durable, n] = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(SEEN_AFTER, self._announce)
+
+    def remove(self, durable: Durable, n: int) -> None:
+        self._since.pop((durable, n), None)
+
+    def _announce(self) -> None:
+        self._timer, loop = None, asyncio.get_running_loop()
+        for (durable, n), since in list(self._since.items()):
+            if (left := since + SEEN_AFTER - loop.time()) > 0:
+                self._timer = loop.call_later(left, self._announce)
+                break
+            self.remove(durable, n)
+            durable.announce(n)
+
+
 @dataclass(frozen=True, slots=True)
 class StepTools:
     """What a worker provides to its handlers for durable calls. ``notify`` returns the kind of job that notifies people
@@ -79,6 +94,7 @@ class StepTools:
     reached: Reached | None = None
     """For tests: called at each point of a call at which a crash may happen."""
     streams: StreamWriter | None = None
+    running: RunningSteps = field(default_factory=RunningSteps)
 
 
 @dataclass(slots=True, eq=False)
@@ -109,8 +125,6 @@ class Durable:
     """Created when it is waited for: what every attempt has, the garbage collector visits (docs/adr/0025)."""
     _running: dict[int, tuple[str, datetime, int]] = field(init=False, default_factory=dict)
     """The running steps by position: name, start, and number of the try."""
-    _timers: dict[int, asyncio.TimerHandle] = field(init=False, default_factory=dict)
-    """What announces them. Cancelled when a step is over, or the loop would keep the attempt for another second."""
     _earlier: dict[int, int] = field(init=False, default_factory=dict)
     """How often a step that has no record was started in earlier attempts, by position."""
     _announcing: asyncio.Task[None] | None = field(init=False, default=None)
@@ -162,15 +176,20 @@ class Durable:
         value = vault.open_part(step.value, what="step", tenant=claim.tenant, job_id=claim.id, place=str(step.n))
         return step if value is step.value else replace(step, value=value)
 
-    async def _packed(self, entry: StepEntry) -> StepEntry:
-        claim, vault, value = self.claim, self.client.vault, entry.value
-        if value is None or entry.plain or (vault.keys is None and len(value) <= DEFAULT_LIMIT // 4):
-            return entry
-        part = vault.pack_part(value, what="step", tenant=claim.tenant, job_id=claim.id, place=str(entry.n))
-        if part.ref is not None:
-            await self._note_upload(part.ref)
-            await asyncio.to_thread(vault.upload, part, tenant=claim.tenant, job_id=claim.id)
-        return replace(entry, value=part.text)
+    async def _packed(self, entries: list[StepEntry]) -> list[StepEntry]:
+        """The entries with their values sealed, or stored elsewhere if they are large."""
+        claim, vault, packed = self.claim, self.client.vault, []
+        for entry in entries:
+            if entry.value is not None:
+                part = vault.pack_part(
+                    entry.value, what="step", tenant=claim.tenant, job_id=claim.id, place=str(entry.n)
+                )
+                if part.ref is not None:
+                    await self._note_upload(part.ref)
+                    await asyncio.to_thread(vault.upload, part, tenant=claim.tenant, job_id=claim.id)
+                entry = replace(entry, value=part.text)
+            packed.append(entry)
+        return packed
 
     async def _note_upload(self, ref: str) -> None:
         claim, client = self.claim, self.client
@@ -234,7 +253,7 @@ class Durable:
         script = await self.remember()
         try:
             known = script.at(effect.n, effect.name, effect.kind, effect.content_hash)
-            if known is None or not known.over:
+            if (known is None or not known.over) and script.not_asked(effect.n) is not None:
                 await self._check_asked(effect.n)
         except StepsChanged as error:
             self.changed = error
@@ -246,8 +265,7 @@ class Durable:
                     self._earlier.pop(effect.n, None)
                 tries = 1 + (self._earlier.get(effect.n, 0) if known is None else known.tries)
                 self._running[effect.n] = (effect.name, datetime.now(UTC), tries)
-                loop = asyncio.get_running_loop()
-                self._timers[effect.n] = loop.call_later(SEEN_AFTER, self._announce, effect.n)
+                self.tools.running.add(self, effect.n)
         return known
 
     async def _check_asked(self, n: int) -> None:
@@ -258,7 +276,7 @@ class Durable:
                 raise error
             await asyncio.sleep(0.01)
 
-    def _announce(self, n: int) -> None:
+    def announce(self, n: int) -> None:
         """Write to the database that a step is running, for people. Only for a step that has run for a while: a short
         one is written once, when it is over."""
         if n in self._running and not self.tools.writer.closed and not self.stop.is_set:
@@ -294,16 +312,18 @@ class Durable:
     async def save(self, entry: StepEntry, also: tuple[StepEntry, ...] = ()) -> list[Saved]:
         if self.streams is not None:
             await self.streams.flush()
-        self._running.pop(entry.n, None)
-        if timer := self._timers.pop(entry.n, None):
-            timer.cancel()
+        if self._running.pop(entry.n, None) is not None:
+            self.tools.running.remove(self, entry.n)
         await self.reach("after", entry.name)
         entries = [*self.script.deferred_before(entry.n), *also, entry]
         for each in entries:
             each.branch = self.script.place_of(each.n)
-        earlier = self._earlier
-        counted = [replace(e, tries=e.tries + earlier.get(e.n, 0)) for e in entries] if earlier else entries
-        saved = await self.tools.writer.save(self.claim, [await self._packed(item) for item in counted])
+        written, earlier = entries, self._earlier
+        if earlier:
+            written = [replace(e, tries=e.tries + earlier.get(e.n, 0)) for e in entries]
+        if self.client.vault.keys is not None or any(len(e.value or "") > DEFAULT_LIMIT // 4 for e in entries):
+            written = await self._packed(written)
+        saved = await self.tools.writer.save(self.claim, written)
         self.script.written(entries)
         if saved and any(item.fate == "stale" for item in saved):
             raise StaleLease(f"job {self.claim.id} is no longer claimed by this worker")
@@ -315,17 +335,43 @@ class Durable:
     async def drive(
         self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None = None, *, active: bool = True
     ) -> Any:
-        """Run a call of an async handler. ``run`` calls the function of a step. ``active`` is False if it only awaits
-        other calls."""
+        """Run a call of an async handler; ``run`` calls the function of a step. ``active`` is False if it only awaits
+        other calls. All in one coroutine: while a step waits for its commit, the garbage collector visits each
+        coroutine that waits for it."""
+        counts = run is not None and active
         try:
-            if run is None or not active:
-                return await self._drive(call, run)
-            self._active += 1
+            self._active += counts
             try:
-                return await self._drive(call, run)
+                effect = next(call)
+                while True:
+                    try:
+                        result: Any = None
+                        match effect:
+                            case Lookup():
+                                result = observers.waited(self.claim, await self.lookup(effect))
+                            case Run():
+                                assert run is not None
+                                # The call may be awaited long after it was made. Beside a wait that was gathered with
+                                # it, it runs.
+                                (self.check_not_stopped if self.suspensions.gathering else self.check_running)()
+                                with observers.step(self.claim, effect.n, effect.name, effect.tries, self.redact):
+                                    result = await run()
+                            case Save(entry, also):
+                                result = await self.save(entry, also)
+                            case Failing(entry):
+                                await self.note_failure(entry)
+                            case Sleep(seconds):
+                                await asyncio.sleep(seconds)
+                    except Exception as error:
+                        effect = call.throw(error)
+                    else:
+                        effect = call.send(result)
+            except StopIteration as end:
+                return self.answer(end.value)
             finally:
-                self._active -= 1
-                if not self._active and self._none_active is not None:
+                call.close()
+                self._active -= counts
+                if counts and not self._active and self._none_active is not None:
                     self._none_active.set()
         except Suspended as suspended:
             if current_branch() is None:  # a branch lets the others continue
@@ -333,21 +379,9 @@ class Durable:
             self.suspensions.add(current_path(), suspended)
             raise
 
-    async def _drive(self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None) -> Any:
-        async def perform(effect: Effect) -> Any:
-            match effect:
-                case Sleep(seconds):
-                    await asyncio.sleep(seconds)
-                case Run():
-                    assert run is not None
-                    # The call may be awaited long after it was made. Beside a wait that was gathered with it, it runs.
-                    (self.check_not_stopped if self.suspensions.gathering else self.check_running)()
-                    with observers.step(self.claim, effect.n, effect.name, effect.tries, self.redact):
-                        return await run()
-                case _:
-                    return observers.waited(self.claim, await self._record(effect))
-
-        return await adrive(call, perform, Exception)
+    def answer(self, value: Any) -> Any:
+        """The value of a call of an async handler, for the handler."""
+        return value
 
     def drive_in_thread(
         self, call: DurableCall, loop: asyncio.AbstractEventLoop, run: Callable[[], Any] | None = None
@@ -392,98 +426,3 @@ class Durable:
             return self.tools.threads.run_on_loop(loop, work)
         except (asyncio.CancelledError, concurrent.futures.CancelledError):
             raise Stopped("worker_stopped") from None
-
-
-class RunningStep:
-    """A step that runs: its position, and its idempotency key for other systems. Another object for each try."""
-
-    __slots__ = ("key", "n")
-
-    def __init__(self, key: str) -> None:
-        self.key, self.n = key, int(key.rpartition(":")[2])
-
-
-running: ContextVar[RunningStep | None] = ContextVar("holdfast_step_key", default=None)
-
-
-def step_key() -> str:
-    """Inside a step: an idempotency key for other systems, the same in every attempt of this step."""
-    step = running.get()
-    if step is None:
-        raise InvalidSetting("no step is running here", code="no_step")
-    return step.key
-
-
-class Plan:
-    def __init__(self, durable: Durable) -> None:
-        self.durable = durable
-        self.root = Branch(ROOT)
-
-    def _check_allowed(self) -> None:
-        if running.get() is not None:
-            raise InvalidSetting("a step cannot make durable calls: it runs as a whole", code="nested_step")
-        self.durable.check_running()
-
-    def _next_position(self) -> int:
-        self._check_allowed()
-        branch, script = current_branch(), self.durable.script
-        return script.next_position() if branch is None else script.position_in(branch.path, branch.next())
-
-    def step(self, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[DurableCall, str]:
-        """The call, and its idempotency key for other systems."""
-        name = check_step_name(name)
-        check_callable(name, function)
-        return self._step(self._next_position(), name, function, retry)
-
-    def undoable(
-        self, call: DurableCall, name: str, function: Callable[[Any], Any], retry: Retry | None, timeout: float | None
-    ) -> DurableCall:
-        """The call of a step that ``function`` undoes."""
-        check_callable(name, function)
-        n = inspect.getgeneratorlocals(call)["n"]
-
-        def keep(value: Any) -> None:
-            self.durable.undos.append(Undo(n, name, function, value, retry, timeout))
-
-        return undo.undoable(n, call, keep)
-
-    async def unordered_step(
-        self, name: str, function: Callable[..., Any], retry: Retry | None
-    ) -> tuple[DurableCall, str]:
-        """The same for a step that is identified by its name. Its position depends on the recorded steps."""
-        check_callable(check_step_name(name), function)
-        self._check_allowed()
-        n, name = (await self.durable.remember()).named_position(name)
-        return self._step(n, check_step_name(name), function, retry)
-
-    def _step(self, n: int, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[DurableCall, str]:
-        durable, claim = self.durable, self.durable.claim
-        call = program.step(
-            durable.script, n, name, Value.of(name, function, durable.client.vault), retry, durable.redact
-        )
-        return call, f"{claim.tenant}:{claim.kind}:{claim.id}:{durable.script.place_of(n) or n}"
-
-    def sleep(self, delay: Duration | None, until: datetime | None, name: str) -> DurableCall:
-        if delay is None:
-            until = instant(until, "the time")
-        duration = None if delay is None else seconds(delay, "delay")
-        return program.sleep(self.durable.script, self._next_position(), check_step_name(name), duration, until)
-
-    def event(
-        self, name: str, match: Mapping[str, Any] | None, timeout: Duration | None, since: Duration | None
-    ) -> DurableCall:
-        wanted, limit = check_match(match), None if timeout is None else seconds(timeout, "timeout")
-        lookback, label = 0.0 if since is None else seconds(since, "since"), check_name(name, "event")
-        return program.wait_for_event(self.durable.script, self._next_position(), label, wanted, limit, lookback)
-
-    def approval(self, name: str, summary: str, form: Any, options: ApprovalOptions) -> DurableCall:
-        asked, label = question(summary, form, options), check_step_name(name)
-        approval = asked.to_json(new_id(), label, self.durable.tools.notify())
-        return program.approval(self.durable.script, self._next_position(), label, approval)
-
-    async def before_all(self, name: str, summary: str, options: ApprovalOptions, shown: Any) -> None:
-        """The approval before the handler: raises ``Suspended`` until it is approved."""
-        durable = self.durable
-        approval = first_question(name, summary, options, shown, durable.tools.notify())
-        result = decision(await durable.drive(program.approval(durable.script, BEFORE_ALL, name, approval)), None)
-        check_approved(result)

@@ -20,7 +20,8 @@ from holdfast.engine.redaction import Redact, Redactor
 from holdfast.engine.trace import Trace, plain_tags
 from holdfast.errors import InvalidSetting, StepsChanged
 from holdfast.features.attempts.model import LogPart
-from holdfast.steps.driver import Durable, Plan, StepTools
+from holdfast.steps.driver import Durable, StepTools
+from holdfast.steps.plan import Plan
 from holdfast.steps.program import DurableCall
 from holdfast.steps.transaction import Completion, Ending
 from holdfast.stores.session import Session

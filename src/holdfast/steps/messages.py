@@ -15,8 +15,8 @@ from holdfast.engine.messages import MAILBOX, REFUSED, VALUE, answered_as, mailb
 from holdfast.engine.units import Duration
 from holdfast.errors import EventTimeout, HoldfastError
 from holdfast.steps.calls import AwaitedSteps, BlockingSteps
-from holdfast.steps.driver import Plan
 from holdfast.steps.handler_run import HandlerRun
+from holdfast.steps.plan import Plan
 from holdfast.steps.program import DurableCall
 from holdfast.steps.signature import rebuilt
 from holdfast.steps.streams import AwaitedStream, BlockingStream

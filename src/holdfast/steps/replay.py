@@ -178,13 +178,18 @@ class Replay(Durable):
 
     # --- the two drivers ---
 
-    async def _drive(self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None) -> Any:
+    async def drive(
+        self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None = None, *, active: bool = True
+    ) -> Any:
         n = self._note(call)
         try:
-            return self._next(await super()._drive(call, run))
+            return await super().drive(call, run, active=active)
         except InvalidPayload as error:
             self._misfit(n, error)
             raise
+
+    def answer(self, value: Any) -> Any:
+        return self._next(value)
 
     def drive_in_thread(
         self, call: DurableCall, loop: asyncio.AbstractEventLoop, run: Callable[[], Any] | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine.payload import encode
 from holdfast.errors import Conflict
 from holdfast.features.streams.model import check_stream
-from holdfast.steps.driver import running
+from holdfast.steps.plan import running
 from holdfast.steps.transaction import Stage
 
 if TYPE_CHECKING:

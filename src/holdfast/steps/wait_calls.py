@@ -17,8 +17,8 @@ from holdfast.engine.steps import SPAWN
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting
 from holdfast.steps.branches import AwaitedBranch, BlockingBranch, check_branch, current_branch
-from holdfast.steps.driver import Plan, running
 from holdfast.steps.handler_run import HandlerRun, ThreadDriver
+from holdfast.steps.plan import Plan, running
 from holdfast.steps.program import DurableCall
 from holdfast.steps.values import AppEvent, Value
 from holdfast.steps.waits import First, Later, Open, Race, Wait, attempt, place_of, result_of, spawn

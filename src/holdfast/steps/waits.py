@@ -16,7 +16,7 @@ from holdfast.engine.redaction import Redact
 from holdfast.engine.steps import Pause, Script, Step, StepEntry, StepKind
 from holdfast.errors import InvalidSetting, StepsChanged
 from holdfast.steps.branches import current_path
-from holdfast.steps.driver import Plan
+from holdfast.steps.plan import Plan
 from holdfast.steps.program import CONTROL, DurableCall, Lookup, Run, Save, suspended
 from holdfast.steps.values import Value, describe, recorded_error
 from holdfast.worker.shutdown import Suspended

@@ -48,6 +48,7 @@ _PUT_KEY = (
     "INSERT INTO holdfast_idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
 )
+_RULES = Statement("SELECT ruled OR registered FROM holdfast_dispatch WHERE id = 1")
 _ADD_REFERENCE = (
     "INSERT INTO holdfast_reference (job_id, tenant, source_ref, target_ref, payload_ref) VALUES (?, ?, ?, ?, ?)"
 )
@@ -55,9 +56,11 @@ _PARENT = "SELECT id, correlation_id, workflow_id, depth FROM holdfast_job WHERE
 
 
 def enqueue(specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
-    """Enqueue a batch. One plain job is one statement where there are no rules: the triggers for hand-written inserts
-    do the same at once, and the clock row is not written."""
-    if len(specs) == 1 and (plain := insert_plain(specs[0], tenant)) is not None and (yield plain):
+    """Enqueue a batch. One plain job is one insert where there are no rules: the triggers for hand-written inserts do
+    the same at once, and the clock row is not written. ``RETURNING``, or rows from a ``SELECT``, would each need a
+    temporary table."""
+    if len(specs) == 1 and (plain := insert_plain(specs[0], tenant)) is not None and not (yield _RULES)[0][0]:
+        yield plain
         return [Enqueued(specs[0].id, True)]
     now, ruled = yield from sign_enqueue()
     results = yield from add(specs, tenant, now, ruled)

@@ -3,6 +3,7 @@ time or an approval."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,18 +22,24 @@ from holdfast.stores.sqlite.base import SqlitePart, act_under, any_tenant, begin
 from holdfast.stores.sqlite.codec import NEVER
 
 _HELD = (
-    "SELECT id, attempt FROM holdfast_job_state"
+    "SELECT id, attempt, tenant FROM holdfast_job_state"
     " WHERE id IN (SELECT value FROM json_each(?)) AND +lease = ? AND +state = 'in_progress'"
 )
-# A trigger refuses an insert that conflicts with a finished step (it could be a REPLACE), so the insert excludes them.
-_IS_FINISHED = "EXISTS (SELECT 1 FROM holdfast_step o WHERE o.job_id = :job AND o.n = :n AND o.ended_at IS NOT NULL)"
-_SAVE = (
+_STEP = (
     "INSERT INTO holdfast_step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at,"
-    " branch) SELECT id, ?2, tenant, ?3, ?4, ?5, ?6, ?7, attempt, ?9 - ?8, ?9, ?10 FROM holdfast_job_state"
-    " WHERE id = ?1"
-    " AND NOT EXISTS (SELECT 1 FROM holdfast_step o WHERE o.job_id = ?1 AND o.n = ?2 AND o.ended_at IS NOT NULL)"
+    " branch)"
+)
+_UNLESS_OVER = (
     " ON CONFLICT (job_id, n) DO UPDATE SET value = excluded.value, error = excluded.error, tries = excluded.tries,"
     " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL"
+)
+# VALUES instead of SELECT, which would put each row into a temporary table first: there are triggers.
+_SAVE = f"{_STEP} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?){_UNLESS_OVER}"
+# A trigger refuses an insert that conflicts with a finished step (it could be a REPLACE), so the insert excludes them.
+_IS_FINISHED = "EXISTS (SELECT 1 FROM holdfast_step o WHERE o.job_id = :job AND o.n = :n AND o.ended_at IS NOT NULL)"
+_SAVE_SUSPENDED = (
+    f"{_STEP} SELECT id, :n, tenant, :name, :kind, :value, :error, :tries, attempt, :now - :took, :now, :branch"
+    f" FROM holdfast_job_state WHERE id = :job AND NOT {_IS_FINISHED}{_UNLESS_OVER}"
 )
 _FINISHED = (
     "SELECT t.job_id, t.n, t.value FROM json_each(?) o JOIN holdfast_step t"
@@ -142,10 +149,11 @@ class SqliteSteps(SqlitePart, StepReads):
     def save(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Steps[list[Saved]]:
         now = yield from act_under(lease, tenant)
         ids = json.dumps(sorted({job_id for job_id, _, _ in entries}))
-        held = {(row[0], row[1]) for row in (yield Statement(_HELD, (ids, lease)))}
+        held = {(row[0], row[1]): row[2] for row in (yield Statement(_HELD, (ids, lease)))}
         numbers = json.dumps([(job_id, entry.n) for job_id, _, entry in entries])
         finished = {(row[0], row[1]): row[2] for row in (yield Statement(_FINISHED, (numbers,)))}
-        results, rows = [], []
+        results: list[Saved] = []
+        rows: dict[tuple[str, int], tuple[Any, ...]] = {}  # branches that run at once may save the same deferred entry
         for job_id, attempt, entry in entries:
             if (job_id, attempt) not in held:
                 results.append(Saved(job_id, entry.n, "stale"))
@@ -153,10 +161,13 @@ class SqliteSteps(SqlitePart, StepReads):
                 value = finished[job_id, entry.n]
                 results.append(Saved(job_id, entry.n, "kept", value and decode_for_display(value)))
             else:
-                rows.append(_row(job_id, entry, now))
+                error, took = _error(entry), in_micros(entry.took)
+                row = (job_id, entry.n, held[job_id, attempt], entry.name, entry.kind, entry.value, error, entry.tries)
+                rows.setdefault((job_id, entry.n), (*row, attempt, now - took, now, entry.branch))
         if rows:
-            yield Statement(_SAVE, rows, many=True)
-            if stored := [(row[0], row[4]) for row in rows if row[4] is not None and row[4].startswith(MARK)]:
+            yield Statement(_SAVE, tuple(rows.values()), many=True)
+            values = ((row[0], row[5]) for row in rows.values())
+            if stored := [each for each in values if each[1] is not None and each[1].startswith(MARK)]:
                 yield Statement(_UPLOADED, stored, many=True)
         yield from end_write()
         return results
@@ -245,8 +256,10 @@ class SqliteSteps(SqlitePart, StepReads):
 
 def suspend(item: Settlement, now: int) -> Steps[None]:
     """Record what a job waits for, within a signed write that has just ended the attempt."""
-    for entry in item.steps or ():
-        yield Statement(_SAVE, _row(item.id, StepEntry(**entry), now))
+    for values in item.steps or ():
+        entry = StepEntry(**values)
+        took, names = in_micros(entry.took), {"job": item.id, "now": now, "error": _error(entry)}
+        yield Statement(_SAVE_SUSPENDED, {**dataclasses.asdict(entry), **names, "took": took})
     waits = waits_of(item.pause or {})
     for pause in waits:
         wanted = pause.get("wanted")
@@ -333,10 +346,8 @@ def _due(pause: dict[str, Any], now: int) -> int:
     return micros(datetime.fromisoformat(pause["until"])) if "until" in pause else now + in_micros(pause["delay"])
 
 
-def _row(job_id: str, entry: StepEntry, now: int) -> tuple[Any, ...]:
-    """The parameters of ``_SAVE``."""
-    error, took = None if entry.error is None else json.dumps(entry.error), in_micros(entry.took)
-    return job_id, entry.n, entry.name, entry.kind, entry.value, error, entry.tries, took, now, entry.branch
+def _error(entry: StepEntry) -> str | None:
+    return None if entry.error is None else json.dumps(entry.error)
 
 
 def event_value(event_id: str, name: str, data: str, sent_by: str, sent_at: int) -> str:
