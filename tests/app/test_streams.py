@@ -73,6 +73,25 @@ async def _tick() -> None:
     await asyncio.sleep(0.01)
 
 
+def test_steps_of_branches_write_to_a_stream(app: App) -> None:
+    @app.job
+    async def survey(ctx: Context) -> list[str]:
+        async def ask(place: str) -> str:
+            await ctx.stream("text").write(place)
+            return place
+
+        async def visit(place: str) -> str:
+            async with ctx.branch(place):
+                return await ctx.step("ask", ask, place)
+
+        return list(await ctx.gather(visit("north"), visit("south")))
+
+    handle = survey.enqueue()
+    work_off(app)
+    assert handle.result(timeout=20) == ["north", "south"]
+    assert sorted(chunk.data for chunk in handle.stream("text")) == ["north", "south"]
+
+
 async def test_async_reader(app: App) -> None:
     @app.job
     async def count(ctx: Context) -> None:
