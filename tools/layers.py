@@ -25,7 +25,7 @@ LAYERS = (
     "telemetry | outgoing",
     "stores",
     # How both databases keep it, and the modules that put the stores of all features together.
-    "*.store *.sqlite *.sqlite_* *.snapshot *.activity features.assembly features.postgres features.sqlite",
+    "*.store *.sqlite *.sqlite_* *.postgres *.snapshot *.activity features.assembly features.postgres features.sqlite",
     "worker",
     "steps",
     # What `App` offers, and every file of a feature that is not named here.
