@@ -38,7 +38,7 @@ from holdfast.features.moves.model import (
     under_way,
 )
 from holdfast.features.moves.sqlite import SqliteSide, no_source
-from holdfast.features.moves.store import NOTES, Change, Side, without_password
+from holdfast.features.moves.store import NOTES, Change, Side
 from holdfast.stores.migrations import moved
 
 RANGE: Final = 10_000
@@ -220,14 +220,15 @@ class Mover:
     def _follow(self, *, everything: bool = False) -> None:
         """Store the rows that have changed, until few are left, or none. First the notes are read, then the rows that
         they name, and exactly these notes are forgotten when the rows are stored."""
-        followed = 0
+        followed, phase = 0, PHASE.SWITCH if everything else PHASE.FOLLOW
+        self._progress(phase)
         while notes := self.source.notes():
             began = time.monotonic()
             self.target.apply(list(self._changes(notes)))
             self.at("applied")
             self.source.forget([n for n, _, _ in notes])
             followed += len(notes)
-            self._progress(PHASE.SWITCH if everything else PHASE.FOLLOW, followed)
+            self._progress(phase, followed)
             if not everything and len(notes) < NOTES and time.monotonic() - began < BRIEF:
                 return
 
@@ -304,7 +305,9 @@ class Mover:
             different = [(table, key) for table, key in different if not self._same(table, key)]
             if not different:
                 return
-            self._follow(everything=True) if attempt % 2 else time.sleep(0.02)
+            if attempt:
+                time.sleep(0.02)
+            self._follow()
         table, key = different[0]
         raise StoreError(
             f"{len(different)} rows differ, such as {table.name} {json.dumps(key)}",
@@ -342,7 +345,7 @@ class Mover:
     def _leave(self) -> MoveResult:
         """The target is open: the source says where to go."""
         if self.source.gone_to() is None:
-            self.source.leave(self.announced or without_password(self.target.url))
+            self.source.leave(self.announced or self.target.announced)
         self.result.refused_seconds = time.monotonic() - self._refused if self._refused else 0.0
         self.at("left")
         self.target.forget_move()

@@ -81,6 +81,10 @@ class SqliteSide(Side):
         found = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?"
         return self.exists and bool(self._query(found, (_PREFIX + table,)))
 
+    @property
+    def announced(self) -> str:
+        return f"sqlite:///{os.path.abspath(self.path)}"
+
     def identity(self) -> str:
         return os.path.realpath(self.path)
 
@@ -123,7 +127,10 @@ class SqliteSide(Side):
 
     def mark(self) -> Mark | None:
         rows = self._query(f"SELECT {MARK_COLUMNS} FROM holdfast_move_mark") if self._has("move_mark") else []
-        return Mark(*rows[0][:-1], json.loads(rows[0][-1])) if rows else None
+        if not rows:
+            return None
+        *names, progress = rows[0]
+        return Mark(*names, json.loads(progress))
 
     def gone_to(self) -> str | None:
         return self.store.moved_to() if self.exists else None
@@ -306,7 +313,7 @@ class SqliteSide(Side):
         connection.executemany(
             f"INSERT INTO holdfast_{table.name} ({names}) VALUES ({values}) ON CONFLICT ({_names(table.target_key)})"
             f" DO {'UPDATE SET ' + sets if sets else 'NOTHING'}",
-            rows,
+            rows,  # type: ignore[arg-type]  # rows from PostgreSQL are not text here
         )
         return len(rows)
 

@@ -39,6 +39,14 @@ class Side(ABC):
     def shown(self) -> str:
         return shown_url(self.url)
 
+    @property
+    def announced(self) -> str:
+        """The URL that programs are told."""
+        parts = urlsplit(self.url)
+        if parts.password is None:
+            return self.url
+        return urlunsplit(parts._replace(netloc=f"{parts.username}@{parts.netloc.rpartition('@')[2]}"))
+
     # --- both ---
     @abstractmethod
     def identity(self) -> str:
@@ -142,10 +150,3 @@ class Side(ABC):
 
     @abstractmethod
     def forget_move(self) -> None: ...
-
-
-def without_password(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=f"{parts.username}@{parts.netloc.rpartition('@')[2]}"))
