@@ -28,7 +28,19 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("HF-1")
 
-POINTS = ["check", "noting", "prepared", "range", "copied", "applied", "followed", "refusing", "before open", "open", "left"]
+POINTS = [
+    "check",
+    "noting",
+    "prepared",
+    "range",
+    "copied",
+    "applied",
+    "followed",
+    "refusing",
+    "before open",
+    "open",
+    "left",
+]
 BEFORE = POINTS[: POINTS.index("open")]
 JOBS = 120
 

@@ -129,4 +129,6 @@ class _Shown:
             text += f": {progress.done:,}{of} rows, {progress.rate:,.0f} rows/s"
         if progress.left is not None and progress.done:
             text += f", {_time(progress.left)} left"
-        print(f"{text:<78}" if self._terminal else text, end="" if self._terminal else "\n", file=sys.stderr, flush=True)
+        print(
+            f"{text:<78}" if self._terminal else text, end="" if self._terminal else "\n", file=sys.stderr, flush=True
+        )

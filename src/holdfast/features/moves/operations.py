@@ -254,24 +254,22 @@ class Mover:
     def _compare(self) -> None:
         """Compare all rows of both databases. A row that differs may be changing: it is read again after following."""
         total, done = sum(self.source.count(table.name) for table in self.tables), 0
-        different: list[tuple[Table, dict[str, Any]]] = []
+        different: dict[str, list[dict[str, Any]]] = {}
         for table in self.tables:
-            count = 0
+            count, wrong = 0, different.setdefault(table.name, [])
             for rows in self._pages(self.source, table):
                 keys = [self._native(table, row, self.source.kind, table.key) for row in rows]
                 if table.name == "job":
                     self._count_tenants(table, rows)
                 there = self._values(self.target, table, keys)
                 both = set(rows) & set(there)
-                for row, key in zip(rows, keys, strict=True):
-                    if row not in both:
-                        different.append((table, key))
+                wrong += [key for row, key in zip(rows, keys, strict=True) if row not in both]
                 count += len(rows)
                 self._progress(PHASE.COMPARE, done + count, total)
             narrow = replace(table, columns=table.key, key=table.target_key)
             for rows in self._pages(self.target, narrow):
                 keys = [self._native(narrow, row, self.source.kind, table.key) for row in rows]
-                different += [(table, keys[n]) for n in self.source.missing(table, keys)]
+                wrong += [keys[n] for n in self.source.missing(table, keys)]
             self.result.rows[table.name] = count
             done += count
         self.result.compared = done
@@ -300,24 +298,33 @@ class Mover:
         native = [self._key(table, key, self.source.kind, side.kind) for key in keys]
         return side.fetch(table, native, "sqlite")  # type: ignore[return-value]
 
-    def _settle(self, different: list[tuple[Table, dict[str, Any]]]) -> None:
+    def _settle(self, different: Mapping[str, list[dict[str, Any]]]) -> None:
+        """Read rows that differ again, after following: they may have changed since."""
         for attempt in range(RECHECKS):
-            different = [(table, key) for table, key in different if not self._same(table, key)]
-            if not different:
-                return
             if attempt:
                 time.sleep(0.02)
             self._follow()
-        table, key = different[0]
+            different = {table.name: self._differing(table, different.get(table.name, [])) for table in self.tables}
+            if not any(different.values()):
+                return
+        names = {name: keys for name, keys in different.items() if keys}
+        name, keys = next(iter(names.items()))
         raise StoreError(
-            f"{len(different)} rows differ, such as {table.name} {json.dumps(key)}",
+            f"{sum(map(len, names.values()))} rows differ, such as {name} {json.dumps(keys[0])}",
             code="move_differs",
             fix="Give the move up with --abort. The source is unchanged.",
         )
 
-    def _same(self, table: Table, key: dict[str, Any]) -> bool:
-        here, there = self._values(self.source, table, [key]), self._values(self.target, table, [key])
-        return [normal(table, row) for row in here] == [normal(table, row) for row in there]
+    def _differing(self, table: Table, keys: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for start in range(0, len(keys), RANGE):
+            some = keys[start : start + RANGE]
+            here, there = (
+                {json.dumps(self._native(table, row, self.source.kind, table.key)): normal(table, row) for row in rows}
+                for rows in (self._values(self.source, table, some), self._values(self.target, table, some))
+            )
+            found += [json.loads(key) for key in here.keys() | there.keys() if here.get(key) != there.get(key)]
+        return found
 
     def _count_tenants(self, table: Table, rows: Sequence[Row]) -> None:
         column = table.columns.index("tenant")

@@ -89,6 +89,7 @@ class PostgresSide(Side):
         self._stack = stack
         self._staged: set[str] = set()
         self._opened: StoreConnection | None = None
+        self._known_as = ""
 
     @property
     def _connection(self) -> StoreConnection:
@@ -109,14 +110,20 @@ class PostgresSide(Side):
 
     @contextmanager
     def _transaction(self) -> Iterator[StoreConnection]:
-        with translated(), self._connection.transaction():
-            self._connection.execute(
-                "select set_config('holdfast.tenant', '*', true), set_config('holdfast.mover', %s, true)", (self.id,)
-            )
-            yield self._connection
+        with self._session() as connection, connection.transaction():
+            yield connection
+
+    @contextmanager
+    def _session(self) -> Iterator[StoreConnection]:
+        with translated():
+            connection = self._connection
+            if self._known_as != self.id:
+                connection.execute("select set_config('holdfast.mover', %s, false)", (self.id,))
+                self._known_as = self.id
+            yield connection
 
     def _query(self, text: str, *params: Any) -> list[Any]:
-        with self._transaction() as connection:
+        with self._session() as connection:
             return connection.execute(text.encode(), params or None).fetchall()
 
     def identity(self) -> str:
@@ -217,7 +224,7 @@ class PostgresSide(Side):
         return self._rows(text, [json.dumps(list(keys))], form)
 
     def _rows(self, text: str, params: Sequence[Any], form: Kind) -> Rows:
-        with self._transaction() as connection:
+        with self._session() as connection:
             if form == "sqlite":
                 return connection.execute(text.encode(), params).fetchall()
             with connection.cursor().copy(f"copy ({text}) to stdout".encode(), params) as copy:
