@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import psycopg
@@ -20,15 +21,19 @@ from holdfast import App
 from holdfast.app.internals import session_of
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.times import EPOCH
+from holdfast.errors import Conflict, HoldfastError, SchemaMismatch, StoreUnavailable
 from holdfast.features.assembly import open_store
-from holdfast.features.moves.model import FILLED, NO_ID, OWN, STAY
+from holdfast.features.moves.model import CONVERTED, FILLED, NO_ID, ONE_STORE, OWN, STAY, Shape, tables
 from holdfast.features.moves.operations import Mover, mover
+from holdfast.features.moves.postgres import PostgresSide
+from holdfast.stores.forwarding import with_login
 from tests.dashboard.scene import play
 from tests.faults.copies import position
 from tests.faults.test_58_copies import read_from
-from tests.support.features import connect, seal, set_agent, subscribe, tell, verify, webhook
+from tests.support.features import anchor, connect, seal, set_agent, subscribe, tell, verify, webhook
 from tests.support.ledger import check_ledger
 from tests.support.postgres_databases import TemplateDatabases
+from tests.support.postgres_roles import OwnedDatabases, as_role, ensure_roles
 from tests.support.stores import put, spec, take, work
 
 pytestmark = pytest.mark.req("HF-1")
@@ -110,6 +115,7 @@ def connect_to(url: str) -> Any:
     if url.startswith("sqlite"):
         return sqlite3.connect(url.removeprefix("sqlite:///"))
     connection = psycopg.connect(url, autocommit=True)
+    connection.execute("set holdfast.tenant = '*'")
     connection.adapters.register_loader("json", TextLoader)
     connection.adapters.register_loader("jsonb", TextLoader)
     return connection
@@ -171,3 +177,213 @@ def test_everything_comes_along(ends: tuple[str, str]) -> None:
         assert cursor is not None
         events = sorted(event.seq for event in store.run(store.ledger.read(None, 1000, EVERY_TENANT)))
         assert sorted(read_from(store, cursor)) == events[5:]
+
+
+def test_there_and_back_again(sqlite_url: str, postgres_databases: TemplateDatabases, tmp_path: Path) -> None:
+    """The chain of seals continues across each move: an anchor of the first database holds in the last."""
+    fill(sqlite_url)
+    with closing(open_store(sqlite_url)) as store:
+        first = anchor(store)
+    with postgres_databases.fresh() as one, postgres_databases.fresh() as two:
+        url, anchors = sqlite_url, [first]
+        for target in (one, f"sqlite:///{tmp_path}/back.db", two):
+            move(url, target)
+            url = target
+            with closing(open_store(url)) as store:
+                put(store, spec("other.kind"))
+                work(store, want=2)
+                seal(store)
+                assert verify(store, anchors).flaws == ()
+                anchors.append(anchor(store))
+                check_ledger(store)
+
+
+@pytest.mark.parametrize("ends", DIRECTIONS[:3], indirect=True)
+def test_owner_who_is_no_superuser(
+    ends: tuple[str, str], postgres_server: Any, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Row-level security applies to the owner, on both sides."""
+    databases = OwnedDatabases(postgres_server)
+    try:
+        with databases.fresh() as one, databases.fresh() as two:
+            owned = iter([as_role(one, databases.owner), as_role(two, databases.owner)])
+            source, target = (next(owned) if url.startswith("postgres") else url for url in ends)
+            fill(source)
+            before = contents(source)["job_state"]
+            move(source, target, announced=target)
+            assert contents(target)["job_state"] == before
+            with closing(open_store(target)) as store:
+                seal(store)
+                assert verify(store).flaws == ()
+    finally:
+        databases.close()
+
+
+def test_old_database_names_the_new_one(sqlite_url: str, tmp_path: Path) -> None:
+    """Programs follow: those that were running when they write, others when they start."""
+    target = f"sqlite:///{tmp_path}/moved.db"
+    with closing(App(sqlite_url)) as running, closing(open_store(sqlite_url, follows=False)) as old:
+        running.enqueue("mail", {})
+        move(sqlite_url, target)
+        with pytest.raises(StoreUnavailable) as refused:
+            running.enqueue("mail", {})
+        assert refused.value.code == "database_moved"
+        job = running.enqueue("mail", {})
+        with pytest.raises(StoreUnavailable) as refused:
+            put(old, spec())
+        assert refused.value.code == "database_moved"
+        assert old.moved_to() == target
+    with closing(App(sqlite_url)) as started:
+        assert started.jobs.get(job.id).kind == "mail"
+
+
+def test_passwords_are_not_announced(postgres_url: str, sqlite_url: str) -> None:
+    side = PostgresSide(open_store(postgres_url, follows=False), ExitStack())  # type: ignore[arg-type]
+    password = urlsplit(postgres_url).password
+    assert password is not None
+    assert password not in side.announced
+    assert with_login(side.announced, postgres_url) == postgres_url
+    assert with_login(side.announced, sqlite_url) == side.announced
+    side.store.close()
+
+
+def test_mover_that_was_replaced_stores_nothing(sqlite_url: str, tmp_path: Path) -> None:
+    """A mover that was suspended while another one took over."""
+    fill(sqlite_url)
+    target = f"sqlite:///{tmp_path}/moved.db"
+    with mover(sqlite_url, target) as slow, mover(sqlite_url, target) as quick:
+        slow.at = lambda point: quick.run(resume=True) if point == "prepared" else None
+        with pytest.raises(Conflict) as refused:
+            slow.run()
+    assert refused.value.code == "move_taken_over"
+    with closing(open_store(target)) as store:
+        assert verify(store).flaws == ()
+
+
+def test_estimate_changes_nothing(sqlite_url: str, tmp_path: Path) -> None:
+    fill(sqlite_url)
+    before = contents(sqlite_url)
+    target = tmp_path / "moved.db"
+    with mover(sqlite_url, f"sqlite:///{target}") as moving:
+        estimate = moving.estimate()
+    assert estimate.rows["job"] == before["job"].total()
+    assert not estimate.target_exists
+    assert not target.exists()
+    assert contents(sqlite_url) == before
+
+
+def full(url: str) -> str:
+    with closing(open_store(url)) as store:
+        store.migrate()
+        put(store, spec())
+    return url
+
+
+@pytest.fixture
+def bad(
+    request: pytest.FixtureRequest, tmp_path: Path, postgres_databases: TemplateDatabases
+) -> Iterator[tuple[str, str]]:
+    """A source and a target that cannot be moved."""
+    sqlite, new = f"sqlite:///{tmp_path}/source.db", f"sqlite:///{tmp_path}/new.db"
+    match request.param:
+        case "no_database":
+            yield f"sqlite:///{tmp_path}/none.db", new
+        case "move_same_database":
+            yield full(sqlite), f"sqlite:///{tmp_path}/./source.db"
+        case "move_in_memory":
+            yield full(sqlite), "sqlite:///:memory:"
+        case "move_target_not_empty file":
+            yield full(sqlite), full(new)
+        case "move_target_not_empty server":
+            with postgres_databases.fresh() as target:
+                yield full(sqlite), full(target)
+        case "move_other_release":
+            with postgres_databases.fresh() as target:
+                with closing(connect_to(target)) as connection:
+                    connection.execute("delete from holdfast.migration where name = 'code'")
+                yield full(sqlite), target
+        case "move_not_owner":
+            with postgres_databases.fresh() as target:
+                with closing(connect_to(target)) as connection:
+                    ensure_roles(connection, "holdfast_admin")
+                yield full(sqlite), as_role(target, "holdfast_admin")
+        case "move_encoding":
+            with closing(sqlite3.connect(tmp_path / "new.db")) as connection:
+                connection.execute("pragma encoding = 'UTF-16'")
+                connection.execute("create table other (a)")
+            yield full(sqlite), new
+        case _:
+            yield full(sqlite), new
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *("no_database", "move_same_database", "move_in_memory", "move_target_not_empty file"),
+        *("move_target_not_empty server", "move_other_release", "move_not_owner", "move_encoding"),
+    ],
+    indirect=True,
+)
+def test_bad_input_changes_nothing(bad: tuple[str, str], request: pytest.FixtureRequest) -> None:
+    source, target = bad
+    code = request.node.callspec.params["bad"].split()[0]
+    with pytest.raises(HoldfastError) as refused, mover(source, target) as moving:
+        moving.run()
+    assert refused.value.code == code
+    assert refused.value.fix
+    if code != "no_database":
+        with closing(open_store(source, follows=False)) as store:
+            put(store, spec())
+        with mover(source, target) as moving:
+            assert moving.source.mark() is None
+
+
+def test_only_one_move_at_a_time(sqlite_url: str, tmp_path: Path) -> None:
+    fill(sqlite_url)
+    target = f"sqlite:///{tmp_path}/moved.db"
+    for action in ("resume", "abort"):
+        with pytest.raises(Conflict) as refused, mover(sqlite_url, target) as moving:
+            moving.run(resume=True) if action == "resume" else moving.abort()
+        assert refused.value.code == "move_unknown"
+    with mover(sqlite_url, target) as moving:
+        moving.at = stop_at("copied")
+        with pytest.raises(KeyboardInterrupt):
+            moving.run()
+    for url in (target, f"sqlite:///{tmp_path}/other.db"):
+        with pytest.raises(Conflict) as refused, mover(sqlite_url, url) as moving:
+            moving.run()
+        assert refused.value.code == "move_under_way"
+    with mover(sqlite_url, target) as moving:
+        moving.run(resume=True)
+    with pytest.raises(StoreUnavailable) as gone, mover(sqlite_url, f"sqlite:///{tmp_path}/other.db") as moving:
+        moving.run()
+    assert gone.value.code == "database_moved"
+
+
+def stop_at(point: str) -> Callable[[str], None]:
+    def at(reached: str) -> None:
+        if reached == point:
+            raise KeyboardInterrupt
+
+    return at
+
+
+def test_no_table_is_forgotten(sqlite_url: str, postgres_url: str) -> None:
+    """Each table of each store is moved, or the model says why not; and it knows how to convert each type."""
+    with mover(sqlite_url, postgres_url) as moving:
+        here, there = moving.source.shapes(), moving.target.shapes()
+    moved = tables(here, there, 1)
+    names = {table.name for table in moved}
+    for name in here.keys() | there.keys():
+        assert name in names or name in STAY or name in ONE_STORE or name.startswith("lock_"), name
+    assert (STAY.keys() | ONE_STORE.keys()) <= here.keys() | there.keys()
+    types = {table.types[column] for table in moved for column in table.columns}
+    assert types <= {*CONVERTED, *("text", "bigint", "integer", "smallint", "double precision", "bytea")}
+    new = {"new_thing": Shape({"id": "uuid"}, ("id",))}
+    assert "new_thing" in {table.name for table in tables({**here, **new}, {**there, **new}, 1)}
+    with pytest.raises(SchemaMismatch, match="new_thing"):
+        tables({**here, **new}, there, 1)
+    wider = {"job": Shape({**here["job"].columns, "novel": "TEXT"}, ("id",))}
+    with pytest.raises(SchemaMismatch, match=r"job\.novel"):
+        tables({**here, **wider}, there, 1)

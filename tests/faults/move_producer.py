@@ -15,7 +15,10 @@ from tests.support.worker_processes import FOLDER_VARIABLE
 
 def main() -> None:
     folder = Path(os.environ[FOLDER_VARIABLE])
-    with closing(App(name="producer", enqueued_by="tester")) as app, (folder / "accepted").open("a", buffering=1) as out:
+    with (
+        closing(App(name="producer", enqueued_by="tester")) as app,
+        (folder / "accepted").open("a", buffering=1) as out,
+    ):
         number = 0
         while not (folder / "stop").exists():
             begun = time.monotonic()

@@ -1,5 +1,5 @@
-"""A database is moved while producers and workers use it: nothing is lost, nothing runs twice to its end, and a producer
-waits for a few seconds at most (HF-1)."""
+"""A database is moved while producers and workers use it: nothing is lost, nothing runs twice to its end, and a
+producer waits for a few seconds at most (HF-1)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def check_live(source: str, target: str, folder: Path) -> None:
         snapshot = check(target, jobs, folder=folder)
         assert {row.state for row in snapshot.rows.values()} == {"succeeded"}
         assert len(effects(folder)) == len(jobs), "each ran once"
-        print(f"{len(jobs)} jobs, writers refused for {result.refused_seconds:.2f} s, longest enqueue {max(jobs.values()):.2f} s")
+        print(
+            f"{len(jobs)} jobs, writers refused for {result.refused_seconds:.2f} s, longest enqueue {max(jobs.values()):.2f} s"
+        )
         assert max(jobs.values()) < DELAY
         with closing(open_store(target, follows=False)) as store:
             check_ledger(store)

@@ -104,7 +104,7 @@ def tables(source: Mapping[str, Shape], target: Mapping[str, Shape], types_of: L
         found.append(Table(name, columns, types, here.key, there.key, tuple(sorted(missing))))
     if unknown:
         raise SchemaMismatch(
-            f"a move does not know what to do with {', '.join(sorted(unknown))}",
+            f"a move does not know what to do with {', '.join(sorted(unknown)[:10])}",
             code="move_unknown_table",
             fix="Both databases must have the tables of this release: holdfast migrate.",
         )
@@ -263,6 +263,10 @@ _READ_AS_POSTGRES: Final = {
     " FROM (SELECT value FROM json_each({0}) ORDER BY key)) END",
 }
 """Expressions of SQLite for the text that PostgreSQL reads, by type."""
+
+
+CONVERTED: Final = {*_READ_AS_SQLITE, *_READ_AS_POSTGRES}
+"""Types of PostgreSQL whose values SQLite keeps in another form."""
 
 
 def expression(table: Table, column: str, source: Kind, target: Kind, quoted: str) -> str:

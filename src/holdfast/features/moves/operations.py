@@ -29,7 +29,6 @@ from holdfast.features.moves.model import (
     Progress,
     Report,
     Row,
-    Shape,
     Table,
     key_value,
     normal,
@@ -86,22 +85,19 @@ class Mover:
         for side in (self.source, self.target):
             side.check()
         if self.source.kind == self.target.kind and self.source.identity() == self.target.identity():
-            raise InvalidSetting("source and target are the same database", code="move_same_database")
+            raise InvalidSetting(
+                "source and target are the same database", code="move_same_database", fix="Name another target."
+            )
         if (gone := self.source.gone_to()) is not None:
             raise moved(gone)
         status = self.source.store.schema()
         if not status.current or status.unknown:
             raise other_release("source")
 
-    def _shapes_of_target(self) -> Mapping[str, Shape]:
-        if isinstance(self.target, SqliteSide):
-            return self.target.shapes() if self.target.exists else self.target.new_shapes()
-        return self.target.shapes()
-
     def agree(self) -> None:
         """Find the tables. Raises if the databases do not fit together."""
         postgres_first = self.source.kind == "postgres"
-        self.tables = tables(self.source.shapes(), self._shapes_of_target(), 0 if postgres_first else 1)
+        self.tables = tables(self.source.shapes(), self.target.shapes(), 0 if postgres_first else 1)
 
     def _agree_with_target(self, there: Mark | None) -> None:
         """The target must be at this release too. One without tables gets them now."""
@@ -114,14 +110,16 @@ class Mover:
             elif not status.current or status.unknown:
                 raise other_release("target")
         self.agree()
+        if there is None:
+            self.target.check_empty(self.tables)
 
     def estimate(self) -> Estimate:
         """What a move would do. Changes nothing."""
         here, there = self._marks(resume=False)
         self.check()
-        exists = bool(self._shapes_of_target())
+        exists = self.target.exists
         known = self.source.shapes()
-        self.tables = tables(known, self._shapes_of_target() if exists else known, 0)
+        self.tables = tables(known, self.target.shapes() if exists else known, 0)
         rows = {table.name: self.source.count(table.name) for table in self.tables}
         rows = {name: count for name, count in rows.items() if count}
         return Estimate(rows=rows, seconds=sum(rows.values()) / ROWS_PER_SECOND, target_exists=exists)

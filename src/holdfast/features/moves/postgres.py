@@ -103,9 +103,9 @@ class PostgresSide(Side):
                     fix="Name the server itself: a move needs sessions of its own.",
                 )
             self._opened.execute(f'set search_path = "{self.schema}", pg_catalog, pg_temp')
-            self._opened.execute(
-                "set statement_timeout = 0; set idle_in_transaction_session_timeout = 0; set jit = off"
-            )
+            self._opened.execute("set holdfast.tenant = '*'")  # also the owner sees rows by its tenant
+            for name in ("statement_timeout", "idle_in_transaction_session_timeout", "jit"):
+                self._opened.execute(f"set {name} = 0".encode())
         return self._opened
 
     @contextmanager
@@ -152,6 +152,10 @@ class PostgresSide(Side):
                 code="move_not_owner",
                 fix="Use the login that runs `holdfast migrate`.",
             )
+
+    @property
+    def exists(self) -> bool:
+        return bool(self.shapes())
 
     def shapes(self) -> dict[str, Shape]:
         found = {}
@@ -362,12 +366,13 @@ class PostgresSide(Side):
 
     # --- target ---
 
+    def check_empty(self, tables: Sequence[Table]) -> None:
+        for table in tables:
+            if table.name not in _SEEDS and self._query(f'select 1 from "{table.name}" limit 1'):
+                raise not_empty(f"it has rows in {table.name}")
+
     def prepare(self, tables: Sequence[Table], source: str) -> None:
         with self._transaction() as connection:
-            for table in tables:
-                query = f'select 1 from "{table.name}" limit 1'
-                if table.name not in _SEEDS and connection.execute(query.encode()).fetchall():
-                    raise not_empty(f"it has rows in {table.name}")
             always = connection.execute(
                 "select c.relname::text, t.tgname::text, t.tgenabled::text from pg_trigger t"
                 " join pg_class c on c.oid = t.tgrelid where c.relnamespace = current_schema()::regnamespace"
@@ -392,6 +397,8 @@ class PostgresSide(Side):
         return Mark(*rows[0])
 
     def _own(self, connection: StoreConnection, lock: str = "share") -> dict[str, Any]:
+        if not connection.execute("select to_regclass('move_mark')").fetchall()[0][0]:
+            raise taken_over()  # the move is over
         rows = connection.execute(
             f"select progress from move_mark where owner = %s and phase = 'receiving' for {lock}".encode(),
             (self.owner,),

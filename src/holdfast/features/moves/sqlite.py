@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +111,23 @@ class SqliteSide(Side):
             )
 
     def shapes(self) -> dict[str, Shape]:
-        names = self._query(
+        if self.exists:
+            return self._shapes(self._connection)
+        with translated(), closing(sqlite3.connect(":memory:", isolation_level=None)) as blank:
+            apply(blank, self._plan, {}, at_once=True)
+            return self._shapes(blank)
+
+    @staticmethod
+    def _shapes(connection: sqlite3.Connection) -> dict[str, Shape]:
+        names = connection.execute(
             "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'holdfast\\_%' ESCAPE '\\'"
             " AND name NOT LIKE 'holdfast\\_move\\_%' ESCAPE '\\'"
-        )
+        ).fetchall()
         found = {}
         for (name,) in names:
-            columns = self._query(f"SELECT name, type, pk FROM pragma_table_info('{name}') ORDER BY cid")
+            columns = connection.execute(
+                f"SELECT name, type, pk FROM pragma_table_info('{name}') ORDER BY cid"
+            ).fetchall()
             key = tuple(column for column, _, n in sorted(columns, key=lambda row: row[2]) if n)
             # Jobs have numbers of their own here; their ids are unique too.
             found[name.removeprefix(_PREFIX)] = Shape(
@@ -129,8 +139,8 @@ class SqliteSide(Side):
         rows = self._query(f"SELECT {MARK_COLUMNS} FROM holdfast_move_mark") if self._has("move_mark") else []
         if not rows:
             return None
-        *names, progress = rows[0]
-        return Mark(*names, json.loads(progress))
+        id, other, owner, phase, progress = rows[0]
+        return Mark(id, other, owner, phase, json.loads(progress))
 
     def gone_to(self) -> str | None:
         return self.store.moved_to() if self.exists else None
@@ -262,10 +272,12 @@ class SqliteSide(Side):
 
     # --- target ---
 
+    def check_empty(self, tables: Sequence[Table]) -> None:
+        if self.exists:
+            raise not_empty(f"{self.path} exists")
+
     def prepare(self, tables: Sequence[Table], source: str) -> None:
         with self._writing() as connection:
-            if connection.execute("SELECT 1 FROM sqlite_schema").fetchall():
-                raise not_empty(f"{self.path} exists")
             apply(connection, self._plan, {}, at_once=True)
             drop_code(connection, {name.partition(" ")[2] for name in recorded(connection)})
             for table in tables:
@@ -278,15 +290,6 @@ class SqliteSide(Side):
             )
             connection.execute(MARK, (MOVING, self.id))
 
-    def new_shapes(self) -> dict[str, Shape]:
-        """The tables of a file that does not exist yet."""
-        with translated(), ExitStack() as stack:
-            blank = SqliteSide(SqliteDatabase("sqlite:///:memory:"), stack)
-            connection = stack.enter_context(blank.connections.take())
-            blank._opened, blank._plan = connection, self._plan
-            apply(connection, self._plan, {}, at_once=True)
-            return blank.shapes()
-
     def take_over(self) -> Mark:
         with self._writing() as connection:
             connection.execute("UPDATE holdfast_move_mark SET owner = ?", (self.owner,))
@@ -297,6 +300,8 @@ class SqliteSide(Side):
     @contextmanager
     def _owning(self) -> Iterator[StoreConnection]:
         with self._writing() as connection:
+            if not self._has("move_mark"):
+                raise taken_over()  # the move is over
             own = "SELECT 1 FROM holdfast_move_mark WHERE owner = ? AND phase = 'receiving'"
             if not connection.execute(own, (self.owner,)).fetchall():
                 raise taken_over()

@@ -56,8 +56,15 @@ class Side(ABC):
     def check(self) -> None:
         """Raise if this login or this server cannot take part in a move."""
 
+    @property
     @abstractmethod
-    def shapes(self) -> dict[str, Shape]: ...
+    def exists(self) -> bool:
+        """Whether it has tables."""
+
+    @abstractmethod
+    def shapes(self) -> dict[str, Shape]:
+        """The tables, also of a file that does not exist yet."""
+
     @abstractmethod
     def mark(self) -> Mark | None: ...
     def gone_to(self) -> str | None:
@@ -118,6 +125,8 @@ class Side(ABC):
         """The cursors of readers as numbers: table, key and cursor."""
 
     # --- target ---
+    @abstractmethod
+    def check_empty(self, tables: Sequence[Table]) -> None: ...
     @abstractmethod
     def prepare(self, tables: Sequence[Table], source: str) -> None:
         """Create the tables if needed, and let nobody but the mover write."""
