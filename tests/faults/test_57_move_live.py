@@ -63,7 +63,8 @@ def check_live(source: str, target: str, folder: Path) -> None:
         assert {row.state for row in snapshot.rows.values()} == {"succeeded"}
         assert len(effects(folder)) == len(jobs), "each ran once"
         print(
-            f"{len(jobs)} jobs, writers refused for {result.refused_seconds:.2f} s, longest enqueue {max(jobs.values()):.2f} s"
+            f"{len(jobs)} jobs, writers refused for {result.refused_seconds:.2f} s,"
+            f" longest enqueue {max(jobs.values()):.2f} s"
         )
         assert max(jobs.values()) < DELAY
         with closing(open_store(target, follows=False)) as store:

@@ -62,8 +62,8 @@ def open_store(
 
     ``answer_within`` is the number of seconds after which a connection whose server has not answered is closed.
     ``pool_size`` is the maximum number of connections for threads, and again for each event loop. ``pool`` is the
-    application's own pool to this database. With ``follows`` the store works on another database once this one was moved
-    there.
+    application's own pool to this database. With ``follows`` the store works on another database once this one was
+    moved there.
     """
     whole("pool_size", pool_size, 1, MOST_CONNECTIONS, "invalid_setting")
     if not isinstance(url, str):

@@ -29,8 +29,8 @@ from holdfast.stores.table_text import Table, tables
 CODE = "code"
 RELEASE, SUPPORTS = "release", "supports"
 MOVING, MOVED = "moving", "moved"
-"""Marks of a database that is being moved to (its digest names the move), and of one that was moved: its digest is where
-to. Earlier releases refuse both, because they do not know them. Errors of writers begin with these words."""
+"""Marks of a database that is being moved to (its digest names the move), and of one that was moved (its digest is
+where to). Earlier releases refuse both, because they do not know them. Errors of writers begin with these words."""
 OLDEST = "0.1.0"
 """The oldest release that works with the schema of this one."""
 LAST_MIGRATIONS = {"0.1.0": "0001_initial"}

@@ -118,7 +118,7 @@ class _Shown:
 
     def __call__(self, progress: Progress) -> None:
         now, new = time.monotonic(), progress.phase != self._phase
-        if self._quiet or not new and now < self._at + (0.2 if self._terminal else 10.0):
+        if self._quiet or (not new and now < self._at + (0.2 if self._terminal else 10.0)):
             return
         if self._terminal and self._phase:
             print(end="\n" if new else "\r", file=sys.stderr)

@@ -115,7 +115,7 @@ class Mover:
 
     def estimate(self) -> Estimate:
         """What a move would do. Changes nothing."""
-        here, there = self._marks(resume=False)
+        self._marks(resume=False)
         self.check()
         exists = self.target.exists
         known = self.source.shapes()

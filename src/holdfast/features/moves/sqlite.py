@@ -188,7 +188,8 @@ class SqliteSide(Side):
     def fetch(self, table: Table, keys: Keys, form: Kind) -> Rows:
         same = " AND ".join(f"t.\"{each}\" = json_extract(k.value, '$.{each}')" for each in table.key)
         return self._query(
-            f"SELECT {self._selected(table, form, 't.')} FROM json_each(?) k CROSS JOIN holdfast_{table.name} t ON {same}",
+            f"SELECT {self._selected(table, form, 't.')} FROM json_each(?) k"
+            f" CROSS JOIN holdfast_{table.name} t ON {same}",
             (json.dumps(list(keys)),),
         )
 
@@ -259,7 +260,8 @@ class SqliteSide(Side):
     def leave(self, announced: str) -> None:
         with self._writing() as connection:
             fenced = connection.execute(
-                "SELECT DISTINCT tbl_name FROM sqlite_schema WHERE type = 'trigger' AND name LIKE 'holdfast_move_refuse_%'"
+                "SELECT DISTINCT tbl_name FROM sqlite_schema"
+                " WHERE type = 'trigger' AND name LIKE 'holdfast_move_refuse_%'"
             ).fetchall()
             tables = [Table(name.removeprefix(_PREFIX), (), {}, (), ()) for (name,) in fenced]
             self._drop(connection, "holdfast_move_note_")
