@@ -237,6 +237,29 @@ def test_old_database_names_the_new_one(sqlite_url: str, tmp_path: Path) -> None
         assert started.jobs.get(job.id).kind == "mail"
 
 
+def test_pinned_logins_stay_pinned(postgres_url: str, postgres_databases: TemplateDatabases) -> None:
+    compiled = "select p.prosrc from pg_proc p where p.proname = 'pinned_tenant'"
+    with closing(connect_to(postgres_url)) as connection, postgres_databases.fresh() as target:
+        connection.execute("insert into holdfast.login_pin values ('web', 'acme', 'ada', now())")
+        source = connection.execute(compiled).fetchall()
+        assert "acme" in str(source)
+        move(postgres_url, target)
+        with closing(connect_to(target)) as there:
+            assert there.execute(compiled).fetchall() == source
+
+
+def test_cursor_of_a_file_is_valid_on_the_server(sqlite_url: str, empty_postgres_url: str) -> None:
+    """Readers may keep their cursors elsewhere."""
+    fill(sqlite_url)
+    with closing(open_store(sqlite_url)) as store:
+        cursor = store.run(store.ledger.read(None, 3, EVERY_TENANT))[-1].cursor
+        events = {event.seq for event in store.run(store.ledger.read(cursor, 1000, EVERY_TENANT))}
+    move(sqlite_url, empty_postgres_url)
+    with closing(open_store(empty_postgres_url)) as store:
+        for kept in (cursor, f"{cursor};7"):
+            assert events <= set(read_from(store, kept))
+
+
 def test_passwords_are_not_announced(postgres_url: str, sqlite_url: str) -> None:
     side = PostgresSide(open_store(postgres_url, follows=False), ExitStack())  # type: ignore[arg-type]
     password = urlsplit(postgres_url).password

@@ -320,6 +320,7 @@ class PostgresSide(PostgresReads):
                     connection.execute(f"update {name} set cursor = split_part(cursor, ';', 1)".encode())
                 connection.execute(f"update dispatch set capped = {FILLED['dispatch.capped']}".encode())
             connection.execute(_FAIR)
+            connection.execute("update login_pin set tenant = tenant where false")  # compiles the pins (pins.sql)
             connection.execute("select adopt_copy('move')")
             connection.execute("delete from migration where name = %s", (MOVING,))
             connection.execute("update move_mark set phase = 'open'")
