@@ -21,7 +21,7 @@ from holdfast import App
 from holdfast.app.internals import session_of
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.times import EPOCH
-from holdfast.errors import Conflict, HoldfastError, SchemaMismatch, StoreUnavailable
+from holdfast.errors import Conflict, HoldfastError, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.features.assembly import open_store
 from holdfast.features.moves.model import CONVERTED, FILLED, NO_ID, ONE_STORE, OWN, STAY, Shape, tables
 from holdfast.features.moves.operations import Mover, mover
@@ -275,10 +275,19 @@ def test_mover_that_was_replaced_stores_nothing(sqlite_url: str, tmp_path: Path)
     fill(sqlite_url)
     target = f"sqlite:///{tmp_path}/moved.db"
     with mover(sqlite_url, target) as slow, mover(sqlite_url, target) as quick:
-        slow.at = lambda point: quick.run(resume=True) if point == "prepared" else None
+        quick.at = stop_at("range")
+
+        def at(point: str) -> None:
+            if point == "prepared":
+                with suppress(KeyboardInterrupt):
+                    quick.run(resume=True)
+
+        slow.at = at
         with pytest.raises(Conflict) as refused:
             slow.run()
     assert refused.value.code == "move_taken_over"
+    with mover(sqlite_url, target) as last:
+        last.run(resume=True)
     with closing(open_store(target)) as store:
         assert verify(store).flaws == ()
 
@@ -410,3 +419,27 @@ def test_no_table_is_forgotten(sqlite_url: str, postgres_url: str) -> None:
     wider = {"job": Shape({**here["job"].columns, "novel": "TEXT"}, ("id",))}
     with pytest.raises(SchemaMismatch, match=r"job\.novel"):
         tables({**here, **wider}, there, 1)
+
+
+def test_comparison_finds_a_wrong_row(sqlite_url: str, tmp_path: Path) -> None:
+    fill(sqlite_url)
+    path = tmp_path / "moved.db"
+
+    def at(point: str) -> None:
+        if point == "copied":
+            with closing(sqlite3.connect(path)) as connection:
+                connection.execute(
+                    "update holdfast_job set queue = 'other' where id = (select min(id) from holdfast_job)"
+                )
+                connection.execute("delete from holdfast_job_tag")
+                connection.commit()
+
+    with mover(sqlite_url, f"sqlite:///{path}") as moving:
+        moving.at = at
+        with pytest.raises(StoreError, match="rows differ, such as job ") as refused:
+            moving.run()
+        assert refused.value.code == "move_differs"
+        moving.abort()
+    assert not path.exists()
+    with closing(open_store(sqlite_url)) as store:
+        put(store, spec())
