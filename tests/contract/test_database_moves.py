@@ -286,6 +286,9 @@ def test_mover_that_was_replaced_stores_nothing(sqlite_url: str, tmp_path: Path)
         with pytest.raises(Conflict) as refused:
             slow.run()
     assert refused.value.code == "move_taken_over"
+    found = contents(target)
+    assert found["job"]
+    assert not found["job_state"], "the slow mover stored rows"
     with mover(sqlite_url, target) as last:
         last.run(resume=True)
     with closing(open_store(target)) as store:
