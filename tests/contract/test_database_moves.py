@@ -260,6 +260,23 @@ def test_cursor_of_a_file_is_valid_on_the_server(sqlite_url: str, empty_postgres
             assert events <= set(read_from(store, kept))
 
 
+def test_no_partition_is_purged_meanwhile(postgres_url: str, tmp_path: Path) -> None:
+    """A purge truncates a partition of the ledger, which nothing could note."""
+    change = "update holdfast.event_partition set announced = 1"
+    with (
+        mover(postgres_url, f"sqlite:///{tmp_path}/moved.db") as moving,
+        closing(connect_to(postgres_url)) as connection,
+    ):
+        moving.at = stop_at("noting")
+        with pytest.raises(KeyboardInterrupt):
+            moving.run()
+        with pytest.raises(psycopg.OperationalError, match="no partition is purged"):
+            connection.execute(change)
+        moving.abort()
+        with pytest.raises(psycopg.DatabaseError, match="must be announced first"):  # another guard
+            connection.execute(change)
+
+
 def test_passwords_are_not_announced(postgres_url: str, sqlite_url: str) -> None:
     side = PostgresSide(open_store(postgres_url, follows=False), ExitStack())  # type: ignore[arg-type]
     password = urlsplit(postgres_url).password

@@ -49,6 +49,15 @@ _REFERENCING = {
     "update": "referencing old table as gone new table as added",
     "delete": "referencing old table as gone",
 }
+# The purge of a partition truncates it, which no trigger notes: none is announced or carried out meanwhile.
+_HOLD_PURGES = f"""
+create or replace function move_note_hold() returns trigger language plpgsql as $$
+begin
+    raise exception '{MOVING}: no partition is purged while this database is being moved' using errcode = '57P03';
+end $$;
+create or replace trigger move_hold before update of announced on event_partition
+    for each row when (old.announced is distinct from new.announced) execute function move_note_hold()
+"""
 # It exists only while a queue is shared (fair_shares.sql).
 _FAIR = """
 do $$ begin
@@ -91,6 +100,7 @@ class PostgresSide(PostgresReads):
                     f" for each statement execute function move_note_{table.name}()",
                     end,
                 )
+        self._trigger(_HOLD_PURGES, end)
         with self._transaction() as connection:
             connection.execute("""update move_mark set progress = '{"noting": true}'""")
 
