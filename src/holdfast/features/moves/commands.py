@@ -31,7 +31,7 @@ def move(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="URL of the new database, which is empty.")],
     dry_run: Annotated[bool, Help("Check both databases and estimate the time; change nothing.")] = False,
     resume: Annotated[bool, Help("Continue a move whose process has ended.")] = False,
-    abort: Annotated[bool, Help("Give up a move: the source goes on, the target becomes empty.")] = False,
+    abort: Annotated[bool, Help("Give up a move: the source continues, the target becomes empty.")] = False,
     announce: Annotated[
         str | None, Help("URL that programs get from the old database; default: that of the target, without password.")
     ] = None,
@@ -54,7 +54,7 @@ def move(
             _print_estimate(moving.estimate(), as_json)
         elif abort:
             moving.abort()
-            _answer(as_json, {"aborted": True}, "Given up: the source goes on, and the target is empty.")
+            _answer(as_json, {"aborted": True}, "Given up: the source continues, and the target is empty.")
         else:
             _move(moving, as_json, resume=resume, verify=verify)
 

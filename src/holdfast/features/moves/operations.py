@@ -159,7 +159,7 @@ class Mover:
         return self._leave()
 
     def abort(self) -> None:
-        """Give the move up: the source goes on, and the target becomes empty."""
+        """Give the move up: the source continues, and the target becomes empty."""
         here, there = self._marks(resume=True)
         if there is not None and there.phase == "open":
             raise Conflict("the target is in use already", code="move_done", fix="Finish the move with --resume.")

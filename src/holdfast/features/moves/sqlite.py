@@ -91,7 +91,7 @@ class SqliteSide(Side):
     def check(self) -> None:
         if self.connections.in_memory:
             raise InvalidSetting(
-                "a database in memory cannot be moved", code="move_in_memory", fix="Name a file: sqlite:///jobs.db"
+                "a database in memory cannot be moved", code="move_in_memory", fix="Name a file: sqlite:///jobs.db."
             )
         if not self.exists:
             folder = Path(self.path).absolute().parent

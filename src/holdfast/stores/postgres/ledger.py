@@ -20,7 +20,8 @@ _CURSOR = re.compile(r"[0-9]{1,18}(;[0-9:,]*){0,2}(;[0-9]{0,18})?")
 class PostgresLedger(Calls, LedgerReads):
     @flow(single=True)
     def read(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
-        return (yield from self._rows_as(Event, self._call("events_after", "%s, %s, %s", _check(cursor), want, tenant)))
+        call = self._call("events_after", "%s, %s, %s", _check(cursor), want, tenant)
+        return (yield from self._rows_as(Event, call))
 
     @flow(single=True)
     def gone(self, cursor: str, tenant: str) -> Steps[int | None]:
