@@ -66,5 +66,5 @@ class PostgresLedger(Calls, LedgerReads):
 def _check(cursor: str | None) -> str | None:
     if cursor and not _CURSOR.fullmatch(cursor):
         raise InvalidInput(f"{cursor[:50]!r} is not a cursor of this ledger", code="invalid_cursor")
-    # A reader may have kept a cursor of the SQLite file that was moved here: a number, or two (stores/sqlite/ledger.py).
+    # A reader may have kept a cursor of the SQLite file that was moved here: a number, or two (sqlite/ledger.py).
     return cursor.partition(";")[0] if cursor and ":" not in cursor else cursor
