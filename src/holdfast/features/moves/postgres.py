@@ -55,7 +55,7 @@ create or replace function move_note_hold() returns trigger language plpgsql as 
 begin
     raise exception '{MOVING}: no partition is purged while this database is being moved' using errcode = '57P03';
 end $$;
-create or replace trigger move_hold before update of announced on event_partition
+create or replace trigger a_move_hold before update of announced on event_partition
     for each row when (old.announced is distinct from new.announced) execute function move_note_hold()
 """
 # It exists only while a queue is shared (fair_shares.sql).
