@@ -35,7 +35,7 @@ COMMANDS = (
     ("bench",),
     ("replay",),
     ("demo",),
-    *(("pause",), ("resume",), ("pauses",), ("restore-check",)),
+    *(("pause",), ("resume",), ("pauses",), ("restore-check",), ("move",)),
     *(("serve",), ("mcp",), ("dev",), ("tokens",)),
     *(("tokens", name) for name in ("issue", "list", "revoke")),
     ("jobs",),

@@ -27,6 +27,7 @@ from holdfast.features.health import commands as health
 from holdfast.features.jobs import commands as jobs
 from holdfast.features.jobs import message_commands, operator_commands
 from holdfast.features.limits import commands as limits
+from holdfast.features.moves import commands as moves
 from holdfast.features.notifiers import commands as notifiers
 from holdfast.features.payloads import commands as payloads
 from holdfast.features.registry import commands as registry
@@ -198,6 +199,13 @@ app.add(
     "holdfast restore-check --adopt --json",
     brief="Show what is different after a restore, and adopt the copy.",
 )(restores.restore_check)
+app.add(
+    "move",
+    "holdfast move sqlite:///jobs.db postgresql://holdfast@db/jobs --dry-run",
+    "holdfast move sqlite:///jobs.db postgresql://holdfast@db/jobs",
+    "holdfast move sqlite:///jobs.db postgresql://holdfast@db/jobs --resume",
+    brief="Move a database to another store or server.",
+)(moves.move)
 app.add("doctor", "holdfast doctor --strict", brief="Check the database for problems.")(health.doctor)
 app.add(
     "uninstall",

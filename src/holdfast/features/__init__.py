@@ -27,6 +27,7 @@ FEATURES = (
     "workers",
     "versions",
     "restores",
+    "moves",
 )
 """Every feature, in the order in which its SQL is installed. In a database that fires the triggers of a table in the
 order of their creation, this order also decides which trigger fires first."""

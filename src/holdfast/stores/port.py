@@ -160,6 +160,10 @@ class Database(Protocol):
         """``schema`` over a pooled connection, for processes that read it regularly."""
         ...
 
+    def moved_to(self) -> str | None:
+        """The URL of the database to which this one was moved."""
+        ...
+
     def check_writable(self) -> None:
         """Raise if the database cannot be written to now: a full disk, a read-only file or server."""
         ...

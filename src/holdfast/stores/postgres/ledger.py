@@ -22,15 +22,14 @@ _CURSOR = re.compile(r"[0-9]{1,18}(;[0-9:,]*){0,2}(;[0-9]{0,18})?")
 class PostgresLedger(Calls, LedgerReads):
     @flow(single=True)
     def read(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
-        _check(cursor)
-        return (yield from self._rows_as(Event, self._call("events_after", "%s, %s, %s", cursor, want, tenant)))
+        call = self._call("events_after", "%s, %s, %s", _check(cursor), want, tenant)
+        return (yield from self._rows_as(Event, call))
 
     @flow(single=True)
     def gone(self, cursor: str, tenant: str) -> Steps[int | None]:
         """The number of the last event after this cursor that was purged since the cursor was issued; None when there
         is none. ``clean`` events do not count: a purge can follow at once, before any consumer could read them."""
-        _check(cursor)
-        rows = yield self._call("events_gone", "%s, %s", cursor, tenant)
+        rows = yield self._call("events_gone", "%s, %s", _check(cursor), tenant)
         number: int | None = rows[0][0]
         return number
 
@@ -78,6 +77,8 @@ def sent(row: Sequence[Any]) -> SentResult:
     return SentResult(str(event_id), created, woke)
 
 
-def _check(cursor: str | None) -> None:
+def _check(cursor: str | None) -> str | None:
     if cursor and not _CURSOR.fullmatch(cursor):
         raise InvalidInput(f"{cursor[:50]!r} is not a cursor of this ledger", code="invalid_cursor")
+    # A reader may have kept a cursor of the SQLite file that was moved here: a number, or two (sqlite/ledger.py).
+    return cursor.partition(";")[0] if cursor and ":" not in cursor else cursor

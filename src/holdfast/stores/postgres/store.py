@@ -19,7 +19,7 @@ from holdfast.errors import InvalidSetting, StoreError, StoreUnavailable
 from holdfast.features.health.model import DEFAULT_THRESHOLDS, Concern, Thresholds
 from holdfast.stores.flow import Flow, maintaining, wait_limit_of
 from holdfast.stores.listener import Names
-from holdfast.stores.migrations import Execute
+from holdfast.stores.migrations import MOVED, Execute
 from holdfast.stores.outage import Outage
 from holdfast.stores.postgres.borrowed import ApplicationConnections
 from holdfast.stores.postgres.connections import CONNECTION, StoreConnection, connected, prepare_connection
@@ -28,6 +28,7 @@ from holdfast.stores.postgres.errors import lost, translate
 from holdfast.stores.postgres.leases import due_work
 from holdfast.stores.postgres.listener import PostgresListener
 from holdfast.stores.postgres.migrations import (
+    applied,
     migrate_on,
     migrate_within,
     migration_script,
@@ -40,7 +41,7 @@ from holdfast.stores.postgres.removal import down_on, plan_on, uninstall_on
 from holdfast.stores.postgres.replica import ANSWER_WITHIN as REPLICA_ANSWERS_WITHIN
 from holdfast.stores.postgres.replica import Replica
 from holdfast.stores.postgres.roles import logins
-from holdfast.stores.postgres.runner import RETRIES, Watchdog, arun_on, can_retry, only_once, pause, run_on
+from holdfast.stores.postgres.runner import RETRIES, Watchdog, arun_on, can_retry, only_once, pause, run_on, run_steps
 from holdfast.stores.postgres.transactions import PostgresTransactions
 from holdfast.stores.requests import DueWork, Finding, Login, MigrationStep, Removal, SchemaStatus
 
@@ -242,6 +243,10 @@ class PostgresDatabase(PostgresTransactions):
 
     async def aschema(self) -> SchemaStatus:
         return await self.arun(status(self._plan, self.schema_name))
+
+    def moved_to(self) -> str | None:
+        with self._connected() as connection:
+            return run_steps(connection, applied(self.schema_name)).get(MOVED)
 
     def migrate(self) -> SchemaStatus:
         with self._connected() as connection:

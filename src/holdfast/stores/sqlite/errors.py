@@ -19,6 +19,7 @@ from holdfast.errors import (
 )
 from holdfast.features.limits.model import LATER
 from holdfast.stores.codecs import not_storable
+from holdfast.stores.migrations import MOVED, MOVING, moved
 
 # By the beginning of the message, which the triggers choose.
 _REFUSALS: tuple[tuple[str, type[HoldfastError], str], ...] = (
@@ -33,6 +34,7 @@ _REFUSALS: tuple[tuple[str, type[HoldfastError], str], ...] = (
     ("workflow over", Conflict, "workflow_over"),
     ("retried in place", Refused, "retried_in_place"),
     ("paused", Refused, "paused"),
+    (f"{MOVING}: ", StoreUnavailable, "database_moving"),
     ("token ended", Refused, "token_ended"),
     ("session too wide", Refused, "session_too_wide"),
     ("generator only", Refused, "generator_only"),
@@ -70,6 +72,8 @@ def translate(error: sqlite3.Error | UnicodeEncodeError) -> Exception:
         return not_storable()
     message = str(error)
     primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if message.startswith(f"{MOVED}: "):
+        return moved()
     for beginning, error_class, code in _REFUSALS:
         if message.startswith(beginning):
             return error_class(message, code=code, fix=LATER if code == "paused" else None)

@@ -161,7 +161,7 @@ def _parse(cursor: str | None) -> tuple[int, int]:
 
 
 _CLEANED = (
-    "SELECT e.job_id, e.seq, e.kind, e.from_state, e.attempt, e.at, e.actor, e.meta FROM holdfast_event e"
+    "SELECT e.job_id, e.seq, e.kind, e.from_state, e.attempt, e.at, e.actor, e.meta, e.xid FROM holdfast_event e"
     " WHERE e.job_id IN (SELECT value FROM json_each(?)) AND e.type = 'clean' ORDER BY e.job_id, e.seq"
 )
 
@@ -179,7 +179,8 @@ def record_removed(job_ids: Sequence[str]) -> Steps[int]:
         (ids_json(job_ids),),
     )
     cleaned = {
-        row[0]: [*row[1:7], normalized_json(row[7]), None] for row in (yield Statement(_CLEANED, (ids_json(job_ids),)))
+        row[0]: [*row[1:7], normalized_json(row[7]), row[8]]
+        for row in (yield Statement(_CLEANED, (ids_json(job_ids),)))
     }
     for tenant, group in groupby(rows, itemgetter(0)):
         events = list(group)

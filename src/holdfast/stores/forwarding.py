@@ -1,0 +1,187 @@
+"""Stores whose database may be moved while they are used (docs/adr/0053).
+
+While writers are refused, calls wait. When the database has moved, it says where to; the store then works on the new
+one, and the call that learned it raises ``database_moved``, because its statements are those of the old database.
+Callers that try again use the new one, and so does everything that has this store: sessions, workers, handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from holdfast.engine.redaction import shown_url
+from holdfast.errors import StoreUnavailable
+from holdfast.stores.flow import Flow, in_thread
+from holdfast.stores.listener import Names
+from holdfast.stores.locks import fork_safe_lock
+from holdfast.stores.requests import SchemaStatus
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
+
+log = logging.getLogger("holdfast.store")
+T = TypeVar("T")
+
+WAIT: Final = 30.0
+"""Seconds that a call waits while writers are refused."""
+_OWN = frozenset({"_current", "_open", "_before", "_listens", "_guard", "url"})
+
+
+class Forwarding:
+    """A store, and the one that it was moved to. It has the attributes of the store that it works on."""
+
+    def __init__(self, store: Store, open: Callable[[str], Store]) -> None:
+        self._current = store
+        self._open = open
+        self._before: list[Store] = []
+        self._listens: dict[object, list[Any]] = {}
+        self._guard = fork_safe_lock()
+        self.url = store.url
+        """As it was opened: handlers, child processes and the folder of artifacts are found by it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN:  # not initialised: while it is copied
+            raise AttributeError(name)
+        return getattr(self._current, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._current, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._current, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """For ``isinstance``: of the two stores."""
+        return type(self._current)
+
+    def run(self, flow: Flow[T]) -> T:
+        end = 0.0
+        while True:
+            store = self._current
+            try:
+                return store.run(flow)
+            except StoreUnavailable as error:
+                if error.code == "database_moved":
+                    self._follow(store)
+                end = end or time.monotonic() + WAIT
+                time.sleep(_pause(error, end))
+
+    async def arun(self, flow: Flow[T]) -> T:
+        end = 0.0
+        while True:
+            store = self._current
+            try:
+                return await store.arun(flow)
+            except StoreUnavailable as error:
+                if error.code == "database_moved":
+                    await in_thread(partial(self._follow, store))
+                end = end or time.monotonic() + WAIT
+                await asyncio.sleep(_pause(error, end))
+
+    def _follow(self, store: Store) -> None:
+        with self._guard:
+            if self._current is not store:
+                return  # another thread has followed
+            target = store.moved_to()
+            if target is None:
+                return
+            log.warning("The database was moved to %s; using it from now on", shown_url(target))
+            new = self._open(with_login(target, store.url))
+            self._before.append(store)
+            self._current = new
+            listens = list(self._listens.values())
+        for listen in listens:
+            notify, names, awaited, stop = listen
+            stop()
+            listen[3] = new.listen(notify, names, awaited)
+            notify("")
+
+    def moved_to(self) -> str | None:
+        return self._current.moved_to()
+
+    def _checked(self, call: Callable[[Store], T]) -> T:
+        """Call a function of the store that reads its schema, and so learns that the database has moved."""
+        store = self._current
+        try:
+            return call(store)
+        except StoreUnavailable as error:
+            if error.code != "database_moved":
+                raise
+        self._follow(store)
+        return call(self._current)
+
+    def schema(self) -> SchemaStatus:
+        return self._checked(lambda store: store.schema())
+
+    async def aschema(self) -> SchemaStatus:
+        store = self._current
+        try:
+            return await store.aschema()
+        except StoreUnavailable as error:
+            if error.code != "database_moved":
+                raise
+        await in_thread(partial(self._follow, store))
+        return await self._current.aschema()
+
+    def migrate(self) -> SchemaStatus:
+        return self._checked(lambda store: store.migrate())
+
+    def listen(
+        self, notify: Callable[[str], None], names: Names | None = None, awaited: Names | None = None
+    ) -> Callable[[], None]:
+        listen: list[Any] = [notify, names, awaited, self._current.listen(notify, names, awaited)]
+        key = object()
+        self._listens[key] = listen
+
+        def stop() -> None:
+            self._listens.pop(key, None)
+            listen[3]()
+
+        return stop
+
+    async def leave_loop(self) -> None:
+        for store in (self._current, *self._before):
+            await store.leave_loop()
+
+    def close(self) -> None:
+        for store in (self._current, *self._before):
+            store.close()
+
+    async def aclose(self) -> None:
+        for store in (self._current, *self._before):
+            await store.aclose()
+
+
+def _pause(error: StoreUnavailable, end: float) -> float:
+    """Seconds to wait before a call is tried again. Raises the error if that does not help."""
+    if error.code != "database_moving" or time.monotonic() > end:
+        raise error
+    return random.uniform(0.02, 0.1)
+
+
+def with_login(target: str, url: str) -> str:
+    """The URL of the new database, with the login of the old one if it names none."""
+    new, old = urlsplit(target), urlsplit(url)
+    if (
+        not new.scheme.startswith("postgres")
+        or not old.scheme.startswith("postgres")
+        or new.password
+        or not old.password
+    ):
+        return target
+    user = new.username or old.username
+    if user != old.username:
+        return target
+    location = new.netloc.rpartition("@")[2]
+    return urlunsplit(new._replace(netloc=f"{user}:{old.password}@{location}"))
