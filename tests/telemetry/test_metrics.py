@@ -168,7 +168,7 @@ async def test_deploy_uses_only_served_metrics(sqlite_url: str, process: prometh
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
     expressions = [line for line in alerts.splitlines() if " expr: " in line]
-    assert len(expressions) == 16
+    assert len(expressions) == 17
     for text in (*queries, *expressions, keda):
         for name in re.findall(r"\bholdfast_[a-z_]+", text):
             assert name in names, f"{name} in {text}"
@@ -178,7 +178,7 @@ async def test_deploy_uses_only_served_metrics(sqlite_url: str, process: prometh
     sections = re.findall(r"^## ([a-z_]+)$", runbooks, re.MULTILINE)
     linked = re.findall(r"runbook_url: docs/runbooks\.md#([a-z_]+)", alerts)
     assert set(linked) == set(sections)
-    assert len(sections) == 15
+    assert len(sections) == 16
 
 
 @pytest.mark.slow

@@ -52,13 +52,16 @@ class Forwarding:
         return getattr(self._current, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in _OWN:
+        if name in _OWN or name in Forwarding.__dict__:
             object.__setattr__(self, name, value)
         else:
             setattr(self._current, name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(self._current, name)
+        if name in self.__dict__:
+            object.__delattr__(self, name)
+        else:
+            delattr(self._current, name)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:

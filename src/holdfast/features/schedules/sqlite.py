@@ -230,6 +230,7 @@ class SqliteSchedules(SqlitePart, ScheduleStore):
         actor = f"job {claim.id}"
         now = yield from begin_write(actor)
         rows = yield Statement(_BACKFILLED, (schedule_id, claim.id, claim.lease, claim.attempt))
+        rows = [row for row in rows if any_tenant(tenant) or row[1] == tenant]
         schedule = (yield from self.get(rows[0][0], rows[0][1]).start()) if rows else None
         if schedule is None or schedule.id != schedule_id:
             raise StaleLease(f"job {claim.id} is no longer claimed by this worker")

@@ -183,10 +183,11 @@ class SqliteTransactions(abc.ABC):
             yield Statement(state.begin)
         yield Statement("SAVEPOINT holdfast")
         try:
-            if not self._current:
+            if flow.writes or not self._current:
                 # Take the write lock first: a transaction that reads before it writes fails at once if another process
                 # has written in between, whatever its busy timeout.
                 yield Statement("UPDATE holdfast_migration SET digest = digest WHERE false")
+            if not self._current:
                 yield from self._check_schema(SchemaMismatch)
             result = yield from flow.start()
             yield Statement("RELEASE holdfast")  # outside a transaction this is the commit, and can fail like one
