@@ -94,6 +94,8 @@ class Endpoints(StoreNamespace):
         ``InvalidInput`` for a malformed message.
         """
         scope = tenant or self._own()
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise InvalidInput("the body must be the bytes that were received", code="webhook_malformed")
         if len(body) > MAX_BODY:
             raise InvalidInput(f"the message has more than {MAX_BODY:,} bytes", code="payload_too_large")
         endpoint = yield from run(self._store.endpoints.get(name, scope))

@@ -93,9 +93,9 @@ def position(cursor: str | None) -> tuple[int, int, int]:
     """Attempt, part and chunk of a position."""
     if cursor is None or cursor == "":
         return 0, 0, 0
-    match = _CURSOR.fullmatch(cursor)
+    match = _CURSOR.fullmatch(str(cursor))
     if match is None:
-        raise InvalidInput(f"{cursor[:50]!r} is not a position in a stream", code="invalid_cursor")
+        raise InvalidInput(f"{str(cursor)[:50]!r} is not a position in a stream", code="invalid_cursor")
     return int(match[1]), int(match[2]), int(match[3])
 
 
