@@ -104,11 +104,15 @@ def test_invalid_ranges_are_refused(app: App) -> None:
     for start, end, code in (
         (END, START, "invalid_time"),
         (END, END + DAY, "invalid_time"),
+        (datetime.min.replace(tzinfo=UTC), END, "invalid_time"),
         (START.replace(hour=1), START.replace(hour=2), "schedule_over"),
     ):
         with pytest.raises(InvalidSetting) as refused:
             app.schedules.backfill("daily", start=start, end=end)
         assert refused.value.code == code
+    for concurrency in (0, -1, 1_001, True):
+        with pytest.raises(InvalidSetting, match="concurrency"):
+            app.schedules.backfill("daily", start=START, end=END, concurrency=concurrency)
     with pytest.raises(NotFound):
         app.schedules.backfill("other", start=START, end=END)
 

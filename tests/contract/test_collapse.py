@@ -75,6 +75,7 @@ def test_newer_job_supersedes_a_waiting_one(store: Store, state: State) -> None:
     last = history(store, first)[-1]
     if superseded:
         assert (last.type, last.meta) == ("cancel", {"reason": "superseded", "superseded_by": second.id})
+        assert last.actor == "tester"
     assert job(store, second.id).idempotency_key == "k"
     assert enqueue(store, spec(key="k", payload={"n": 2})) == [
         Enqueued(second.id, False, "duplicate_key", State.QUEUED)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Unpack
 
 from holdfast.engine.declared import Help, Most, http
 from holdfast.engine.job import JobSpec
 from holdfast.engine.names import NamedKind, Paging, check_name, kind_name
 from holdfast.engine.operation import awaited, operation
+from holdfast.engine.retry import whole
 from holdfast.engine.times import MICROSECOND, instant
 from holdfast.errors import Conflict, InvalidSetting, NotFound, Refused
 from holdfast.features.payloads.model import PayloadRule, shown_payload
@@ -46,6 +47,8 @@ Name = Annotated[str, Help("The schedule's name.", "NAME")]
 ScheduleState = Literal["active", "paused", "ended"]
 
 # Inside the class, ``list`` is an operation.
+EARLIEST, MOST_AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC), 1_000
+"""Bounds of a backfill: its first time, and the number of its jobs that may run at once."""
 _Schedules = list[Schedule]
 _Fires = list[ScheduleRun]
 _Times = list[Coming]
@@ -189,16 +192,21 @@ class Schedules(StoreNamespace):
         *,
         start: Annotated[datetime, Help("First time, included: 2026-10-01T00:00Z.", option="--from")],
         end: Annotated[datetime, Help("Last time, excluded; not in the future.", option="--to")],
-        concurrency: Annotated[int, Help("Number of its jobs that may run at once.", "N", low=1, high=1_000)] = 1,
+        concurrency: Annotated[
+            int, Help("Number of its jobs that may run at once.", "N", low=1, high=MOST_AT_ONCE)
+        ] = 1,
     ) -> Steps[str]:
         """Run a schedule for the times of a past range that have no job, earliest first. The result is the id of the
         job that does it and reports its progress; while it has not ended, the same call returns it again."""
         store, tenant = self._store, self._tenant
         read = yield from self._stored(name)
         first, last = instant(start, "start"), instant(end, "end")
+        whole("concurrency", concurrency, 1, MOST_AT_ONCE, "invalid_limit")
         now = yield from store.clock.now().start()
-        if not first < last <= now:
-            raise InvalidSetting("a backfill needs a start before its end, and an end in the past", code="invalid_time")
+        if not EARLIEST <= first < last <= now:
+            raise InvalidSetting(
+                "a backfill needs a start from 1970 on and before its end, and an end in the past", code="invalid_time"
+            )
         due = next(read.timed.between(first - MICROSECOND, last, read.anchor_at), None)
         if due is None:
             raise InvalidSetting(f"schedule {name} has no time in this range", code="schedule_over")

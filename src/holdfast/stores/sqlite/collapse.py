@@ -31,6 +31,7 @@ _CANCEL = (
     "UPDATE holdfast_job_state SET state = 'cancelled', lease = NULL, due_at = NULL, finished_at = :now, note = :note"
     " WHERE id = :old"
 )
+_SIGN_AS = "UPDATE holdfast_clock SET actor = ?"
 _DELAY = (
     "UPDATE holdfast_job_state SET due_at = :due, note = json_object('rescheduled',"
     " strftime('%Y-%m-%dT%H:%M:%S', :due / 1000000, 'unixepoch') || printf('.%03dZ', :due / 1000 % 1000),"
@@ -76,10 +77,14 @@ def supersede(
 ) -> Steps[list[Enqueued]]:
     """Cancel the superseded jobs. Returns the results of the batch, where a later call may have superseded an earlier
     one."""
-    stored = {spec.content_key: spec.id for spec in batch if spec.collapse is not None}
+    newest = {spec.content_key: spec for spec in batch if spec.collapse is not None}
+    stored = {key: spec.id for key, spec in newest.items()}
     for job_id, key in old.items():
         note = json.dumps({"reason": SUPERSEDED, "superseded_by": stored[key]})
+        yield Statement(_SIGN_AS, (newest[key].enqueued_by,))
         yield Statement(_CANCEL, {"old": job_id, "now": now, "note": note})
+    if old:
+        yield Statement(_SIGN_AS, (None,))
     return [
         Enqueued(stored[spec.content_key], False, result.reason or SUPERSEDED)
         if spec.collapse is not None and stored.get(spec.content_key, result.id) != result.id and result.id is not None

@@ -70,6 +70,7 @@ declare
     v_due  jsonb := '{}';   -- ordinal -> time
     v_old  uuid[] := '{}';
     v_new  uuid[] := '{}';
+    v_actor text := coalesce(current_setting('holdfast.actor', true), '');
 begin
     skipped := '{}';
     for v_call in select c ->> 'n' as n, (c ->> 'id')::uuid as id, c ->> 'key' as key, c -> 'how' as how from jsonb_array_elements(p_calls) c loop
@@ -98,10 +99,14 @@ begin
       from (select e ->> 'n' as n, e ->> 'key' as key from jsonb_array_elements(p_calls) e) k
       join content c on c.tenant = p_tenant and c.key = k.key where skipped ? k.n;
     if v_old <> '{}' then
+        -- Cancelled by whoever enqueued the newer job.
+        perform set_config('holdfast.actor', coalesce((select j ->> 'enqueued_by' from json_array_elements(jobs) j
+                                                        where j ->> 'collapse' is not null and j ->> 'enqueued_by' is not null limit 1), v_actor), true);
         perform supersede(v_old, (select array_agg(c.job_id order by o.i) from unnest(v_new) with ordinality as o(id, i)
                                     cross join lateral (select c.job_id from jsonb_array_elements(p_calls) e
                                                           join content c on c.tenant = p_tenant and c.key = e ->> 'key'
                                                          where e ->> 'id' = o.id::text) c), p_now);
+        perform set_config('holdfast.actor', v_actor, true);
     end if;
     update idempotency i set job_id = c.job_id, payload_hash = e.hash
       from (select distinct on (j ->> 'kind', j ->> 'key') j ->> 'kind' as kind, j ->> 'key' as key, j ->> 'content_key' as content,
