@@ -262,10 +262,10 @@ def test_settings_come_from_the_environment_and_wrong_ones_are_refused(monkeypat
 PROXY, CLIENT_ADDRESS = "10.0.0.5", "203.0.113.9"
 
 
-def asking(app: App, address: str) -> httpx2.AsyncClient:
+def asking(app: App, address: str, roles: str = "ops=operator,*=viewer") -> httpx2.AsyncClient:
     """A client at an address, of the service as ``holdfast serve`` runs it."""
     trusted = check_trusted(["10.0.0.0/24"])
-    login = proxy_login(trusted, "X-Forwarded-User", "X-Forwarded-Groups", "ops=operator,*=viewer", None, local=False)
+    login = proxy_login(trusted, "X-Forwarded-User", "X-Forwarded-Groups", roles, None, local=False)
     server = web_server(make_web(app, local=False, proxy=login), "", trusted)
     transport = httpx2.ASGITransport(server.config.app, client=(address, 1234))
     return httpx2.AsyncClient(transport=transport, base_url=HERE)
@@ -295,6 +295,16 @@ async def test_headers_are_believed_from_the_named_proxy_only(app: App) -> None:
         assert unsure.json()["code"] == "cross_site", "an old browser that does not say where it comes from"
         bearer = {"authorization": f"Bearer {token}"}
         assert (await stranger.get("/api/v1/jobs", headers=bearer)).status_code == 200, "tokens work besides"
+
+
+async def test_user_of_a_proxy_needs_a_role_and_no_login_page(app: App) -> None:
+    async with asking(app, PROXY, "ops=operator") as proxy:
+        assert (await proxy.get("/jobs", headers=PAGE)).status_code == 401, "there is no login to redirect to"
+        refused = await proxy.get("/api/v1/jobs", headers={"x-forwarded-user": "ada"})
+        assert (refused.status_code, refused.json()["code"]) == (403, "no_role")
+        zoe = [(b"x-forwarded-user", "Zoë".encode()), (b"x-forwarded-groups", b"ops"), (b"origin", HERE.encode())]
+        assert (await proxy.post("/api/v1/jobs", json={"kind": "a"}, headers=zoe)).status_code in (200, 201, 202)
+    assert (await app.jobs.alist())[0].enqueued_by == "Zoë"
 
 
 def test_headers_without_a_named_proxy_are_refused() -> None:

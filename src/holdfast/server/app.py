@@ -71,6 +71,7 @@ from holdfast.server.middleware import (
     RequestLog,
 )
 from holdfast.server.pages import failures
+from holdfast.server.proxies import ProxyIdentity
 from holdfast.server.rendering import STATIC, Renderer
 from holdfast.server.sessions import Tokens, tokens_of
 from holdfast.server.sign_on import Provider, SignOn, leave
@@ -211,7 +212,7 @@ def make_service(
                 session,
                 authenticate,
                 open_to_all=OPEN,
-                login="/login" if dashboard else None,
+                login="/login" if dashboard and not isinstance(authenticate, ProxyIdentity) else None,
                 tokens=tokens,
             ),
             Middleware(FastEnqueue),

@@ -39,6 +39,7 @@ BY_CODE = {
     "webhook_timestamp": 401,
     # Not permitted.
     "not_allowed": 403,
+    "no_role": 403,
     "restricted": 403,
     "artifact_not_yours": 403,
     "not_an_approver": 403,

@@ -82,11 +82,11 @@ class ProxyIdentity:
         names = request.headers.getlist(self._user)
         if len(names) != 1 or not names[0].strip() or not self._is_proxy(request):
             return None
-        groups = "" if self._groups is None else ",".join(request.headers.getlist(self._groups))
+        groups = "" if self._groups is None else _text(",".join(request.headers.getlist(self._groups)))
         roles = self._roles.for_groups(each.strip() for each in groups.split(","))
+        name = check_name(_text(names[0]).strip(), "name")
         if not roles:
-            raise Refused(f"{check_name(names[0].strip(), 'name')} is in no group that has a role here", code="no_role")
-        name = check_name(names[0].strip(), "name")
+            raise Refused(f"{name} is in no group that has a role here", code="no_role")
         return Identity(name, self._tenant, scopes_of(roles), ambient=True)
 
     def _is_proxy(self, request: Request) -> bool:
@@ -95,6 +95,14 @@ class ProxyIdentity:
         except ValueError:
             return False
         return any(address in network for network in self._networks)
+
+
+def _text(header: str) -> str:
+    """A header as UTF-8, which proxies send; frameworks read headers as Latin-1."""
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeError:
+        return header
 
 
 def _bad_roles(why: str) -> InvalidSetting:

@@ -81,9 +81,13 @@ class _Request:
             if text.lstrip()[:1] == "{":
                 return _object(decode(text))
             form = dict(parse_qsl(text, strict_parsing=True, max_num_fields=MAX_FIELDS))
+            if not form:
+                raise ValueError
             return _object(decode(form["payload"])) if "payload" in form else dict(form)
         except (InvalidPayload, ValueError, RecursionError):
-            raise _malformed("the body is neither a JSON object nor a form") from None
+            raise _malformed(
+                "the body is neither a JSON object nor a form, or has values that cannot be stored"
+            ) from None
 
 
 def verify(
