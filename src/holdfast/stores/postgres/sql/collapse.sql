@@ -99,7 +99,7 @@ begin
       from (select e ->> 'n' as n, e ->> 'key' as key from jsonb_array_elements(p_calls) e) k
       join content c on c.tenant = p_tenant and c.key = k.key where skipped ? k.n;
     if v_old <> '{}' then
-        -- Cancelled by whoever enqueued the newer job.
+        -- Cancelled by the caller that enqueued the newer job.
         perform set_config('holdfast.actor', coalesce((select j ->> 'enqueued_by' from json_array_elements(jobs) j
                                                         where j ->> 'collapse' is not null and j ->> 'enqueued_by' is not null limit 1), v_actor), true);
         perform supersede(v_old, (select array_agg(c.job_id order by o.i) from unnest(v_new) with ordinality as o(id, i)
