@@ -179,6 +179,7 @@ def test_everything_comes_along(ends: tuple[str, str]) -> None:
         assert sorted(read_from(store, cursor)) == events[5:]
 
 
+@pytest.mark.slow
 def test_there_and_back_again(sqlite_url: str, postgres_databases: TemplateDatabases, tmp_path: Path) -> None:
     """The chain of seals continues across each move: an anchor of the first database holds in the last."""
     fill(sqlite_url)
@@ -198,6 +199,7 @@ def test_there_and_back_again(sqlite_url: str, postgres_databases: TemplateDatab
                 check_ledger(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", DIRECTIONS[:3], indirect=True)
 def test_owner_who_is_no_superuser(
     ends: tuple[str, str], postgres_server: Any, request: pytest.FixtureRequest, tmp_path: Path
@@ -219,6 +221,7 @@ def test_owner_who_is_no_superuser(
         databases.close()
 
 
+@pytest.mark.slow
 def test_old_database_names_the_new_one(sqlite_url: str, tmp_path: Path) -> None:
     """Programs follow: those that were running when they write, others when they start."""
     target = f"sqlite:///{tmp_path}/moved.db"
@@ -237,6 +240,7 @@ def test_old_database_names_the_new_one(sqlite_url: str, tmp_path: Path) -> None
         assert started.jobs.get(job.id).kind == "mail"
 
 
+@pytest.mark.slow
 def test_pinned_logins_stay_pinned(postgres_url: str, postgres_databases: TemplateDatabases) -> None:
     compiled = "select p.prosrc from pg_proc p where p.proname = 'pinned_tenant'"
     with closing(connect_to(postgres_url)) as connection, postgres_databases.fresh() as target:
@@ -248,6 +252,7 @@ def test_pinned_logins_stay_pinned(postgres_url: str, postgres_databases: Templa
             assert there.execute(compiled).fetchall() == source
 
 
+@pytest.mark.slow
 def test_cursor_of_a_file_is_valid_on_the_server(sqlite_url: str, empty_postgres_url: str) -> None:
     """Readers may keep their cursors elsewhere."""
     fill(sqlite_url)
@@ -260,6 +265,7 @@ def test_cursor_of_a_file_is_valid_on_the_server(sqlite_url: str, empty_postgres
             assert events <= set(read_from(store, kept))
 
 
+@pytest.mark.slow
 def test_no_partition_is_purged_meanwhile(postgres_url: str, tmp_path: Path) -> None:
     """A purge truncates a partition of the ledger, which nothing could note."""
     change = "update holdfast.event_partition set announced = 1"
@@ -287,6 +293,7 @@ def test_passwords_are_not_announced(postgres_url: str, sqlite_url: str) -> None
     side.store.close()
 
 
+@pytest.mark.slow
 def test_mover_that_was_replaced_stores_nothing(sqlite_url: str, tmp_path: Path) -> None:
     """A mover that was suspended while another one took over."""
     fill(sqlite_url)
@@ -391,6 +398,7 @@ def test_bad_input_changes_nothing(bad: tuple[str, str], request: pytest.Fixture
             assert moving.source.mark() is None
 
 
+@pytest.mark.slow
 def test_only_one_move_at_a_time(sqlite_url: str, tmp_path: Path) -> None:
     fill(sqlite_url)
     target = f"sqlite:///{tmp_path}/moved.db"
@@ -441,6 +449,7 @@ def test_no_table_is_forgotten(sqlite_url: str, postgres_url: str) -> None:
         tables({**here, **wider}, there, 1)
 
 
+@pytest.mark.slow
 def test_comparison_finds_a_wrong_row(sqlite_url: str, tmp_path: Path) -> None:
     fill(sqlite_url)
     path = tmp_path / "moved.db"

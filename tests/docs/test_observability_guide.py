@@ -58,6 +58,7 @@ def collector() -> Iterator[tuple[int, dict[str, list[bytes]]]]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_program_of_the_guide_exports_to_a_collector(tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(block_with("observability", "OTLPSpanExporter") + JOB)
     with collector() as (port, received):

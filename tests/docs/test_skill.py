@@ -39,6 +39,7 @@ def run(folder: Path, *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_program_and_tests_pass(project: Path) -> None:
     options = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:schemathesis", "-p", "no:faker"]
     assert "3 passed" in run(project, sys.executable, "-m", "pytest", "-q", *options)

@@ -72,6 +72,7 @@ def test_client_talks_to_a_job(app: App, base: str, form: str) -> None:
         driver.close()
 
 
+@pytest.mark.slow
 def test_client_reads_a_long_stream_page_by_page(app: App, base: str) -> None:
     @app.job("long")
     async def long(ctx: Context) -> None:

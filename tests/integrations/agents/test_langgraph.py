@@ -80,6 +80,7 @@ def test_denied_interrupt_returns_false(app: App, calls: list[str]) -> None:
     assert handle.result(timeout=5) == "denied"
 
 
+@pytest.mark.slow
 def test_interrupts_of_one_node_of_parallel_nodes_and_of_subgraphs(each_app: App, calls: list[str]) -> None:
     """Each is asked once, and each answer goes to its own interrupt, although every attempt replays the others."""
 
