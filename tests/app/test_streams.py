@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from asyncio import gather
 from typing import Any
 
 import pytest
@@ -256,3 +257,133 @@ def test_unknown_positions_and_jobs(app: App) -> None:
     with pytest.raises(NotFound):
         app.jobs.stream("01a1de74-eb8c-70f1-843b-cac5f6817387", "text")
     assert app.jobs.stream(handle.id, "text").chunks == []
+
+
+async def _nap(ctx: Context) -> None:
+    await ctx.sleep("10ms")
+
+
+def test_code_in_and_after_branches_writes_after_a_suspension(app: App) -> None:
+    @app.job
+    async def summary(ctx: Context) -> None:
+        stream = ctx.stream("text")
+
+        async def part(name: str) -> None:
+            async with ctx.branch(name):
+                for n in range(3):
+                    await stream.write(f"{name}{n} first")
+                    await ctx.step("think", _tick)
+                    await stream.write(f"{name}{n} second")
+                    await ctx.sleep("10ms" if name == "x" else "20ms")
+                async with ctx.branch("inner"):
+                    await stream.write(f"{name} inside")
+                    await _nap(ctx)
+                await stream.write(f"{name} end")
+
+        await stream.write("before")
+        await ctx.gather(part("x"), part("y"))
+        await stream.write("after the branches")
+        await _nap(ctx)
+        await stream.write("end")
+
+    handle = summary.enqueue()
+    with working(app):
+        chunks = list(handle.stream("text"))
+    written = shown(chunks)
+    assert handle.state() == "succeeded"
+    for name in "xy":
+        rounds = [f"{name}{n} {when}" for n in range(3) for when in ("first", "second")]
+        own = [data for data in written if data.startswith(name)]
+        assert own == [*rounds, f"{name} inside", f"{name} end"]
+    assert len(written) == len(set(written)) == 19
+    assert {"before", "after the branches", "end"} < set(written)
+    assert sorted(chunk.data for chunk in handle.stream("text")) == sorted(written)
+
+
+def test_code_after_steps_with_a_name_writes_after_a_retry(app: App) -> None:
+    @app.job(retry=AGAIN)
+    async def work(ctx: Context) -> None:
+        stream, named = ctx.stream("text"), ctx.step_options(unordered=True)
+        await stream.write("before")
+        await ctx.gather(named.step("a", _tick), named.step("b", _tick))
+        await stream.write(f"after, in attempt {ctx.attempt}")
+        if ctx.attempt == 1:
+            raise ConnectionError("interrupted")
+        await stream.write("end")
+
+    handle = work.enqueue()
+    with working(app):
+        chunks = list(handle.stream("text"))
+    assert shown(chunks) == ["before", "after, in attempt 2", "end"]
+    assert [chunk.data for chunk in handle.stream("text")] == shown(chunks)
+
+
+def test_a_retried_step_with_a_name_replaces_what_it_wrote(app: App) -> None:
+    @app.job(retry=AGAIN)
+    async def work(ctx: Context) -> None:
+        async def ask(what: str) -> None:
+            await ctx.stream("text").write(f"{what} of attempt {ctx.attempt}")
+            if what == "first" and ctx.attempt == 1:
+                raise ConnectionError("interrupted")
+
+        named = ctx.step_options(unordered=True)
+        asked = await gather(*(named.step(what, ask, what) for what in ("first", "second")), return_exceptions=True)
+        for error in filter(None, asked):
+            raise error
+
+    handle = work.enqueue()
+    work_off(app)
+    assert sorted(chunk.data for chunk in handle.stream("text")) == ["first of attempt 2", "second of attempt 1"]
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_a_retried_step_in_a_branch_replaces_what_it_wrote(app: App, form: str) -> None:
+    """Its position is another one in each attempt, as a later branch was recorded meanwhile."""
+    if form == "async":
+
+        @app.job(name="report", retry=AGAIN)
+        async def report(ctx: Context) -> None:
+            async def ask(what: str) -> None:
+                await ctx.stream("text").write(f"{what} of attempt {ctx.attempt}")
+                if what == "first" and ctx.attempt < 3:
+                    raise ConnectionError("interrupted")
+
+            async def part(what: str) -> None:
+                async with ctx.branch(what):
+                    await ctx.stream("text").write(f"{what} begins in attempt {ctx.attempt}")
+                    await ctx.step("ask", ask, what)
+
+            results = await gather(part("first"), part("second"), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+    else:
+
+        @app.job(name="report", retry=AGAIN)
+        def report(ctx: SyncContext) -> None:
+            def ask(what: str) -> None:
+                ctx.stream("text").write(f"{what} of attempt {ctx.attempt}")
+                if what == "first" and ctx.attempt < 3:
+                    raise ConnectionError("interrupted")
+
+            failed: Exception | None = None
+            for what in ("first", "second"):
+                try:
+                    with ctx.branch(what):
+                        ctx.stream("text").write(f"{what} begins in attempt {ctx.attempt}")
+                        ctx.step("ask", ask, what)
+                except ConnectionError as error:
+                    failed = error
+            if failed is not None:
+                raise failed
+
+    handle = report.enqueue()
+    with working(app):
+        chunks = list(handle.stream("text"))
+    assert handle.result(timeout=20) is None
+    stored = [chunk.data for chunk in handle.stream("text")]
+    assert sorted(shown(chunks)) == sorted(stored)
+    assert sorted(stored) == [
+        *("first begins in attempt 3", "first of attempt 3", "second begins in attempt 1", "second of attempt 1"),
+    ]

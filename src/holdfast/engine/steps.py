@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from hashlib import blake2b
 from typing import Any, Final, Literal
 
 from holdfast.engine.names import check_name
@@ -40,6 +42,9 @@ attempt."""
 
 CONTINUES_TAG: Final = "continues:"
 """The tag of a job that ``ctx.continue_as`` has begun, followed by the id of the run before."""
+
+SECTIONS: Final = 2**29
+"""The first section of a stream in branches and around steps with a name, which no position identifies."""
 
 _ID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _FORKED: Final = re.compile(FORK_TAG + _ID)
@@ -191,6 +196,8 @@ class Script:
         self._position = self._ordered = BEFORE_ALL
         self._deferred: dict[int, tuple[int, StepEntry]] = {}
         self._uses: dict[str, int] = {}
+        self._unordered = 0
+        """How many calls this attempt has identified by their name."""
         self._named: set[int] = set()
         self._made: set[int] = set()
         """The positions of the calls of this attempt that are identified by a name or a branch."""
@@ -201,6 +208,10 @@ class Script:
         self._came: dict[int, datetime] = {}
         self._decisions: dict[int, Step] = {}
         self._called: dict[int, str] = {}
+        self._sections: dict[str, int | None] = {}
+        """The sections of code between calls, by their place; None for what an earlier attempt has written."""
+        self._owners: dict[int, str] = {}
+        """The places of the sections that are hashes, so that two with the same hash differ."""
 
     def remember(self, steps: Sequence[Step]) -> None:
         self._recorded = {step.n: step for step in steps}
@@ -232,6 +243,7 @@ class Script:
         is not recorded gets a position after all others, so that it never takes the position of a sibling.
         """
         uses = self._uses[name] = self._uses.get(name, 0) + 1
+        self._unordered += 1
         full = name if uses == 1 else f"{name} ({uses})"
         recorded = next((n for n, step in self._recorded.items() if (step.name, step.kind) == (full, "step")), None)
         n = max(self._last_recorded, self._position) + 1 if recorded is None else recorded
@@ -389,14 +401,49 @@ class Script:
         for entry in entries:
             self._deferred.pop(entry.n, None)
 
-    @property
-    def position(self) -> int:
-        """The position of the last ordered call that this attempt has made."""
-        return self._ordered
+    def section_in(self, n: int) -> int:
+        """The section of a stream for what the step at this position writes: the same one in each attempt.
 
-    @property
-    def last_recorded(self) -> int:
-        return self._last_recorded
+        A step that is not recorded may get another position in the next attempt if a branch or its name identifies it:
+        its section is a hash of them.
+        """
+        if n not in self._named:
+            return 2 * n - 1
+        return self._section_of(self._place_of.get(n) or f"/{self._called[n]}", SECTIONS + 1)
+
+    def section_after(self, path: str, calls: int, begun: AbstractSet[str]) -> int | None:
+        """The section for code between the calls of a branch that has made this many calls and begun these branches;
+        None if an earlier attempt came further in this branch, and has written it. Outside of branches the path is
+        empty, and the calls are the ordered ones. Call it after ``remember``."""
+        if not path:
+            calls = self._ordered
+        others = len(begun) + (0 if path else self._unordered)
+        place = f"{path}/{calls}+{others}"
+        if place not in self._sections:
+            section = self._section_of(place, SECTIONS) if path or others else 2 * calls
+            self._sections[place] = None if self._came_further(path, calls, begun) else section
+        return self._sections[place]
+
+    def _section_of(self, place: str, first: int) -> int:
+        section = first + 2 * (int.from_bytes(blake2b(place.encode(), digest_size=4).digest()) >> 3)
+        while self._owners.setdefault(section, place) != place:
+            section += 2
+        return section
+
+    def _came_further(self, path: str, calls: int, begun: AbstractSet[str]) -> bool:
+        """Whether a call is recorded that this branch makes later, or one in a branch that it has not begun."""
+        for n, step in self._recorded.items():
+            if step.branch is None:
+                further = not path and n > calls and n not in self._made
+            elif not path or step.branch.startswith(f"{path}/"):
+                below = step.branch[len(path) + 1 :] if path else step.branch
+                name, inside, _ = below.partition("/")
+                further = name not in begun if inside else int(name) > calls
+            else:
+                continue
+            if further:
+                return True
+        return False
 
     @property
     def steps(self) -> list[Step]:

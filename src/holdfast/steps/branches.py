@@ -28,6 +28,8 @@ class Branch:
     calls: int = 0
     uses: dict[str, int] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
+    begun: set[str] = field(default_factory=set)
+    """The full names of the branches in it."""
 
     def next(self) -> int:
         self.calls += 1
@@ -41,6 +43,7 @@ class Branch:
         self.open.add(name)
         uses = self.uses[name] = self.uses.get(name, 0) + 1
         full = name if uses == 1 else f"{name} ({uses})"
+        self.begun.add(full)
         return Branch(f"{self.path}/{full}" if self.path else full)
 
 

@@ -2,6 +2,7 @@
 
 Each chunk belongs to the section of the handler that writes it: inside durable call k, or after it. A step that is
 recorded is not run again, and code after it writes nothing as long as a later call is recorded: those chunks are there.
+Each branch has sections of its own, and only its own calls say how far it came.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine.payload import encode
 from holdfast.errors import Conflict
 from holdfast.features.streams.model import check_stream
+from holdfast.steps.branches import current_branch
 from holdfast.steps.plan import running
 from holdfast.steps.transaction import Stage
 
@@ -43,11 +45,12 @@ class _Stream:
         text = encode(chunk, what=f"chunk of stream {self._name}")
         step = running.get()
         if step is not None:
-            return self._keep(durable, 2 * step.n - 1, step, text)
-        position = durable.script.position
-        if durable.script.last_recorded > position:
+            return self._keep(durable, durable.script.section_in(step.n), step, text)
+        branch = current_branch() or self._run.plan.root
+        section = durable.script.section_after(branch.path, branch.calls, branch.begun)
+        if section is None:
             return False  # an earlier attempt came further than this, and has written it
-        return self._keep(durable, 2 * position, durable, text)
+        return self._keep(durable, section, durable, text)
 
     def _keep(self, durable: Durable, section: int, run: object, text: str) -> bool:
         if durable.streams is None:

@@ -589,7 +589,7 @@ export interface CheckpointInput {
   message?: string | null | undefined;
 }
 
-/** One chunk of a stream. `id` is the position to resume after. `replaces`: forget the earlier chunks of the same `section`, because that part of the handler runs again. `step` is the number of the durable call that wrote it, None for code between them. */
+/** One chunk of a stream. `id` is the position to resume after. `replaces`: forget the earlier chunks of the same `section`, because that part of the handler runs again. `step` is the number of the durable call that wrote it, None for code between them and in branches. */
 export interface Chunk {
   id: string;
   data: unknown;

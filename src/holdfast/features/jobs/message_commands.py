@@ -122,7 +122,7 @@ def stream(
             chunks = _written(jobs, job.id, inputs["name"], after)
         for chunk in chunks:
             if chunk.replaces:
-                where = "between the steps" if chunk.step is None else f"of step {chunk.step}"
+                where = f"of step {chunk.step or 'in a branch'}" if chunk.section % 2 else "between the steps"
                 say(f"Attempt {chunk.attempt} replaces the text {where}.")
             is_text = isinstance(chunk.data, str) and not session.as_json
             sys.stdout.write(plain(chunk.data) if is_text else to_json(chunk if session.as_json else chunk.data) + "\n")

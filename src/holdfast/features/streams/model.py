@@ -1,7 +1,8 @@
 """Output streams: the parts in which they are kept, and the chunks that readers get.
 
-A chunk belongs to a *section* of its handler: 2k - 1 is inside durable call k, 2k is the code after it. A section that
-runs again, because a step or an attempt is retried, replaces what it had written; its first new chunk says so.
+A chunk belongs to a *section* of its handler: 2k - 1 is inside durable call k, 2k is the code after it. In branches and
+around steps with a name, sections are hashes of their place (odd inside a call), from ``SECTIONS``. A section that runs
+again, because a step or an attempt is retried, replaces what it had written; its first new chunk says so.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from holdfast.engine.names import check_name
+from holdfast.engine.steps import SECTIONS
 from holdfast.errors import InvalidInput
 
 CHUNK_LIMIT: Final = 64 * 1024
@@ -61,7 +63,7 @@ class StoredPart:
 class Chunk:
     """One chunk of a stream. ``id`` is the position to resume after. ``replaces``: forget the earlier chunks of the
     same ``section``, because that part of the handler runs again. ``step`` is the number of the durable call that wrote
-    it, None for code between them."""
+    it, None for code between them and in branches."""
 
     id: str
     data: Any
@@ -72,7 +74,7 @@ class Chunk:
 
     @property
     def step(self) -> int | None:
-        return (self.section + 1) // 2 if self.section % 2 else None
+        return (self.section + 1) // 2 if self.section % 2 and self.section < SECTIONS else None
 
 
 @dataclass(frozen=True, slots=True)
