@@ -101,6 +101,24 @@ def test_wrong_arguments_of_the_next_run_fail_this_one(app: App) -> None:
     assert (only.state, only.error_code) == (State.DEAD_LETTER, "invalid_arguments")
 
 
+@pytest.mark.every_case
+@pytest.mark.parametrize("form", ["gather", "branch"])
+def test_run_does_not_continue_beside_other_calls(app: App, form: str) -> None:
+    @app.job(retry=Retry(max_attempts=1))
+    async def pages(ctx: Context, page: int) -> None:
+        if page == 2:
+            return
+        if form == "gather":
+            await ctx.gather(ctx.step("add", add, 1, page), ctx.continue_as(page + 1))
+        async with ctx.branch("next"):
+            await ctx.continue_as(page + 1)
+
+    pages.enqueue(1)
+    work_off(app)
+    (only,) = runs(app, "pages")
+    assert (only.state, only.error_code) == (State.DEAD_LETTER, "in_a_branch")
+
+
 @pytest.mark.slow
 @pytest.mark.req("CX-15", "DP-8")
 @pytest.mark.parametrize("moment", ["before", "after"])

@@ -20,6 +20,8 @@ NAME_LIMIT: Final = 90
 DATA_LIMIT: Final = 1_048_576
 """Bytes of a message as JSON."""
 VALUE, REFUSED = "value", "refused"
+ON_RECEIPT: Final = "on_receipt"
+"""Of a refusal: whether ``receive`` refused the message, and not the handler later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,11 @@ def published_as(name: object) -> str:
 def answered_as(message_id: object) -> str:
     """The name of the step that answers this message."""
     return ANSWER + parse_id(str(message_id))
+
+
+def is_refusal_on_receipt(name: str, value: Any) -> bool:
+    """Whether this step is a refusal by ``receive``, or one of a release that did not say."""
+    return name.startswith(ANSWER) and isinstance(value, dict) and value.get(ON_RECEIPT, REFUSED in value)
 
 
 def is_mailbox(event_name: str) -> bool:

@@ -8,11 +8,12 @@ code has changed and no recorded result can be trusted: ``Script`` raises ``Step
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, Final, Literal
 
 from holdfast.engine.names import check_name
@@ -192,6 +193,8 @@ class Script:
     def __init__(self, job_id: str) -> None:
         self._job_id = job_id
         self._recorded: dict[int, Step] = {}
+        self._steps: dict[str, int] = {}
+        """The first position of each name of a step."""
         self._last_recorded = BEFORE_ALL
         self._position = self._ordered = BEFORE_ALL
         self._deferred: dict[int, tuple[int, StepEntry]] = {}
@@ -205,6 +208,8 @@ class Script:
         """The last position before each branch."""
         self._places: dict[str, int] = {}
         self._place_of: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
+        """The number of the last call in each branch."""
         self._came: dict[int, datetime] = {}
         self._decisions: dict[int, Step] = {}
         self._called: dict[int, str] = {}
@@ -215,6 +220,7 @@ class Script:
 
     def remember(self, steps: Sequence[Step]) -> None:
         self._recorded = {step.n: step for step in steps}
+        self._steps = {step.name: step.n for step in reversed(steps) if step.kind == "step"}
         self._last_recorded = max(self._recorded, default=BEFORE_ALL)
         self._places = {step.branch: step.n for step in steps if step.branch is not None}
         self._named.update(self._places.values())
@@ -245,7 +251,7 @@ class Script:
         uses = self._uses[name] = self._uses.get(name, 0) + 1
         self._unordered += 1
         full = name if uses == 1 else f"{name} ({uses})"
-        recorded = next((n for n, step in self._recorded.items() if (step.name, step.kind) == (full, "step")), None)
+        recorded = self._steps.get(full)
         n = max(self._last_recorded, self._position) + 1 if recorded is None else recorded
         self._position = max(self._position, n)
         self._named.add(n)
@@ -263,7 +269,7 @@ class Script:
             self._began.setdefault(path, self._position)
             path = path.rpartition("/")[0]
         n = self._places.get(place) or max(self._last_recorded, self._position) + 1
-        self._places[place] = n
+        self._places[place], self._numbers[branch] = n, number
         self._place_of[n] = place
         self._position = max(self._position, n)
         self._named.add(n)
@@ -281,6 +287,24 @@ class Script:
         if step is None or (step.name, step.kind) == (name, "step"):
             return False
         return not any(each.n < n and each.name.startswith(SPAWN) and each.branch is None for each in self.steps)
+
+    def step_named(self, name: str) -> Step | None:
+        """The first recorded step of this name."""
+        return self._recorded.get(self._steps.get(name, -1))
+
+    def after(self, n: int, branch: str, alone: bool) -> Iterator[Step]:
+        """Recorded calls that began when wait ``n`` in this branch was over: the next ones in the order of the code.
+        ``alone``: nothing runs at once, so a branch that began later is one of them."""
+        if (known := self._recorded.get(n)) is None or known.ended_at is None:
+            return
+        own = self._places.get(f"{branch}/{self._numbers[branch] + 1}", -1) if branch else -1
+        following = self._following()
+        for m in chain((own, following), range(n + 1, self._last_recorded + 1) if alone else ()):
+            step = self._recorded.get(m)
+            if step is None or step.started_at < known.ended_at:
+                continue
+            if m in (own, following) or (step.branch or "").endswith("/1"):
+                yield step
 
     def is_over(self, n: int) -> bool:
         step = self._recorded.get(n)

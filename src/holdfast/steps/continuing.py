@@ -51,6 +51,7 @@ def continue_now(run: HandlerRun, args: Sequence[Any], kwargs: dict[str, Any]) -
 
 def _next(run: HandlerRun, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[JobSpec, Settlement]:
     """The next job, without what it takes over from this one, and the settlement of this one."""
+    run.check_not_at_once()
     run.check_may_end()
     run.completion.check_free()
     if run.again is None:

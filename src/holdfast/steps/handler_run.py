@@ -20,6 +20,7 @@ from holdfast.engine.redaction import Redact, Redactor
 from holdfast.engine.trace import Trace, plain_tags
 from holdfast.errors import InvalidSetting, StepsChanged
 from holdfast.features.attempts.model import LogPart
+from holdfast.steps.branches import current_branch
 from holdfast.steps.driver import Durable, StepTools
 from holdfast.steps.plan import Plan
 from holdfast.steps.program import DurableCall
@@ -138,6 +139,16 @@ class HandlerRun:
         if self._plan is not None:
             self._plan.durable.check_returned()
             self._plan.durable.check_decisions()
+
+    def check_not_at_once(self) -> None:
+        """Refuse the end of the run beside other calls of it, which it would cut off."""
+        gathering = self._plan is not None and self._plan.durable.suspensions.gathering
+        if gathering or current_branch() is not None:
+            raise InvalidSetting(
+                "ctx.continue_as cannot be called in a gather or a branch",
+                code="in_a_branch",
+                fix="Call it after the gather or the branch.",
+            )
 
     @property
     def changed(self) -> StepsChanged | None:

@@ -6,15 +6,27 @@ published again by a later attempt.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.messages import MAILBOX, REFUSED, VALUE, answered_as, mailbox, published_as
+from holdfast.engine.messages import (
+    MAILBOX,
+    ON_RECEIPT,
+    REFUSED,
+    VALUE,
+    answered_as,
+    is_refusal_on_receipt,
+    mailbox,
+    published_as,
+)
 from holdfast.engine.units import Duration
 from holdfast.errors import EventTimeout, HoldfastError
+from holdfast.steps.branches import ROOT, current_path
 from holdfast.steps.calls import AwaitedSteps, BlockingSteps
+from holdfast.steps.driver import Durable
 from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.plan import Plan
 from holdfast.steps.program import DurableCall
@@ -57,17 +69,37 @@ class _Expected:
     def timed_out(self) -> EventTimeout:
         return EventTimeout(f"message {self.name!r} did not arrive in time")
 
-    def accept(self, message: Message) -> Message | str:
-        """The message with its data as the type, or why it is refused."""
+    def accept(self, message: Message, n: int, durable: Durable) -> Message | str:
+        """The message with its data as the type, or why it is refused. It is decided once: what an earlier attempt
+        recorded after it shows how, and ``check`` is not called again."""
+        decided = _decided(message, n, durable)
+        if isinstance(decided, str):
+            return decided
         try:
             data = message.data if self.type is None else rebuilt(self.type, message.data, f"message {self.name}")
-            if self.check is not None:
+            if self.check is not None and not decided:
                 self.check(data)
         except HoldfastError as error:
+            if decided:
+                raise
             return error.message
         except ValueError as error:
             return str(error) or type(error).__name__
         return replace(message, data=data)
+
+
+def _decided(message: Message, n: int, durable: Durable) -> bool | str:
+    """Whether an earlier attempt has accepted the message that wait ``n`` received, or why it has refused it."""
+    script, path = durable.script, current_path()
+    answer = script.step_named(answered_as(message.id))
+    if answer is not None and isinstance(answer.value, dict):
+        on_receipt = is_refusal_on_receipt(answer.name, answer.value)
+        if not on_receipt:
+            return True
+        return str(answer.value[REFUSED]) if ON_RECEIPT in answer.value else False
+    later = script.after(n, path, alone=path == ROOT and not durable.suspensions.gathering)
+    # A refusal of another message comes from another call that runs at once.
+    return any(not is_refusal_on_receipt(step.name, step.value) for step in later)
 
 
 class BlockingMessages:
@@ -84,14 +116,16 @@ class BlockingMessages:
         """Wait for the next message of this name; ``EventTimeout`` if none comes in time."""
         driver, expected = self._run.thread_driver, _Expected(name, type, check, timeout)
         while True:
+            wait = expected.wait(driver.plan)
+            n = inspect.getgeneratorlocals(wait)["n"]
             try:
-                received = Message.of(driver.drive(expected.wait(driver.plan)))
+                received = Message.of(driver.drive(wait))
             except EventTimeout:
                 raise expected.timed_out() from None
-            accepted = expected.accept(received)
+            accepted = expected.accept(received, n, driver.plan.durable)
             if isinstance(accepted, Message):
                 return accepted
-            self.refuse(received, accepted)
+            self._keep(answered_as(received.id), {REFUSED: accepted, ON_RECEIPT: True})
 
     def publish(self, name: str, value: Any) -> None:
         """Publish a value under a name, for ``handle.value(name)`` and ``handle.wait_for_value(name)``."""
@@ -103,7 +137,7 @@ class BlockingMessages:
 
     def refuse(self, message: Message, reason: str) -> None:
         """Refuse a question: ``handle.ask`` raises ``Refused`` with this reason."""
-        self._keep(answered_as(message.id), {REFUSED: reason})
+        self._keep(answered_as(message.id), {REFUSED: reason, ON_RECEIPT: False})
 
     def stream(self, name: str) -> BlockingStream:
         """Open an output stream: ``ctx.stream("tokens").write(text)``. See ``Context.stream``."""
@@ -136,14 +170,15 @@ class AwaitedMessages:
     async def _received(self, expected: _Expected, wait: DurableCall) -> Message:
         plan = self._run.plan
         while True:
+            n = inspect.getgeneratorlocals(wait)["n"]
             try:
                 received = Message.of(await plan.durable.drive(wait))
             except EventTimeout:
                 raise expected.timed_out() from None
-            accepted = expected.accept(received)
+            accepted = expected.accept(received, n, plan.durable)
             if isinstance(accepted, Message):
                 return accepted
-            await self.refuse(received, accepted)
+            await self._keep(answered_as(received.id), {REFUSED: accepted, ON_RECEIPT: True})
             wait = expected.wait(plan)
 
     def publish(self, name: str, value: Any) -> Coroutine[Any, Any, None]:
@@ -157,7 +192,7 @@ class AwaitedMessages:
 
     def refuse(self, message: Message, reason: str) -> Coroutine[Any, Any, None]:
         """Refuse a question: ``handle.ask`` raises ``Refused`` with this reason."""
-        return self._keep(answered_as(message.id), {REFUSED: reason})
+        return self._keep(answered_as(message.id), {REFUSED: reason, ON_RECEIPT: False})
 
     def stream(self, name: str) -> AwaitedStream:
         """Open an output stream: ``stream = ctx.stream("tokens"); await stream.write(text)``, inside a step or not.
