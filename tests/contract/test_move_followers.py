@@ -1,0 +1,127 @@
+"""Programs that are started with the URL of a database that was moved work at once (HF-1)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, nullcontext, suppress
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from holdfast.app.internals import session_of
+from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
+from holdfast.features.assembly import open_store
+from holdfast.features.moves.operations import mover
+from tests.support.postgres_databases import TemplateDatabases
+from tests.support.stores import put, spec
+
+pytestmark = pytest.mark.req("HF-1")
+
+
+@pytest.fixture
+def ends(
+    request: pytest.FixtureRequest, postgres_databases: TemplateDatabases, tmp_path: Path
+) -> Iterator[tuple[str, str]]:
+    here, there = request.param.split("-")
+    source = request.getfixturevalue(f"{here}_url")
+    with closing(open_store(source)) as store:
+        store.migrate()
+        put(store, spec())
+    if there == "sqlite":
+        yield source, f"sqlite:///{tmp_path}/moved.db"
+        return
+    with postgres_databases.fresh() as target:
+        yield source, target
+
+
+every_direction = pytest.mark.parametrize(
+    "ends", ["sqlite-postgres", "postgres-sqlite", "postgres-postgres", "sqlite-sqlite"], indirect=True
+)
+
+
+def move(source: str, target: str, **options: str) -> None:
+    with mover(source, target, announced=target, **options) as moving:
+        moving.run()
+
+
+@every_direction
+def test_first_call_works(ends: tuple[str, str]) -> None:
+    move(*ends)
+    with closing(App(ends[0])) as app:
+        learns(app, ends)
+        job = app.enqueue("mail", {})
+    with closing(App(ends[0])) as app:
+        learns(app, ends)
+        assert app.jobs.get(job.id).kind == "mail"
+
+
+def learns(app: App, ends: tuple[str, str]) -> None:
+    """From a server to a file, the first call raises an error that is worth another attempt."""
+    if ends[0].startswith("postgres") and ends[1].startswith("sqlite"):
+        with pytest.raises(StoreUnavailable) as refused:
+            app.enqueue("mail", {})
+        assert refused.value.code == "database_moved"
+
+
+@every_direction
+def test_first_call_of_a_coroutine_works(ends: tuple[str, str]) -> None:
+    move(*ends)
+
+    async def enqueue() -> str:
+        app = App(ends[0])
+        try:
+            with suppress(StoreUnavailable) if ends[0].startswith("postgres") else nullcontext():
+                return (await app.aenqueue("mail", {})).id
+            return (await app.aenqueue("mail", {})).id
+        finally:
+            await app.aclose()
+
+    job = asyncio.run(enqueue())
+    with closing(open_store(ends[1])) as store:
+        assert store.run(store.jobs.get(job, "default")) is not None
+
+
+@every_direction
+def test_command_works(ends: tuple[str, str]) -> None:
+    """Each is a new process."""
+    move(*ends)
+    for arguments in (["enqueue", "mail", "{}"], ["jobs", "list", "--json"]):
+        command = [sys.executable, "-m", "holdfast", *arguments]
+        done = subprocess.run(
+            command, env=os.environ | {"HOLDFAST_URL": ends[0]}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)) == 2, done.stdout
+
+
+def test_several_moves_are_followed_at_once(sqlite_url: str, postgres_databases: TemplateDatabases) -> None:
+    with closing(open_store(sqlite_url)) as store:
+        put(store, spec())
+    with postgres_databases.fresh() as one, postgres_databases.fresh() as two, closing(App(sqlite_url)) as running:
+        running.enqueue("mail", {})
+        move(sqlite_url, one)
+        move(one, two)
+        for _ in range(2):
+            with suppress(HoldfastError):  # the call that learns of a move between two stores
+                running.enqueue("mail", {})
+        job = running.enqueue("mail", {})
+        with closing(App(sqlite_url)) as started:
+            assert started.jobs.get(job.id).kind == "mail"
+
+
+def test_moves_in_a_circle_are_an_error(sqlite_url: str, tmp_path: Path) -> None:
+    target = f"sqlite:///{tmp_path}/moved.db"
+    with closing(open_store(sqlite_url)) as store:
+        put(store, spec())
+    with mover(sqlite_url, target, announced=sqlite_url) as moving:  # a wrong URL
+        moving.run()
+    with closing(App(sqlite_url)) as app, pytest.raises(StoreError) as refused:
+        app.enqueue("mail", {})
+    assert refused.value.code == "move_circle"
+    assert refused.value.fix
