@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from holdfast import App
-from holdfast.app.internals import session_of
-from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
+from holdfast.errors import HoldfastError, InvalidSetting, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.features.assembly import open_store
 from holdfast.features.moves.operations import mover
 from tests.support.postgres_databases import TemplateDatabases
@@ -125,3 +125,28 @@ def test_moves_in_a_circle_are_an_error(sqlite_url: str, tmp_path: Path) -> None
         app.enqueue("mail", {})
     assert refused.value.code == "move_circle"
     assert refused.value.fix
+
+
+def test_dry_run_checks_the_target(sqlite_url: str, empty_postgres_url: str) -> None:
+    """An empty database is good, and stays empty; another one is refused as by the move."""
+    with closing(open_store(sqlite_url)) as store:
+        put(store, spec())
+
+    def dry_run() -> bool:
+        with mover(sqlite_url, empty_postgres_url) as moving:
+            return moving.estimate().target_exists
+
+    assert not dry_run()
+    with closing(psycopg.connect(empty_postgres_url, autocommit=True)) as connection:
+        assert connection.execute("select to_regnamespace('holdfast')").fetchone() == (None,)
+        with closing(open_store(empty_postgres_url, follows=False)) as there:
+            there.migrate()
+            assert dry_run()
+            put(there, spec())
+        with pytest.raises(InvalidSetting) as full:
+            dry_run()
+        assert full.value.code == "move_target_not_empty"
+        connection.execute("delete from holdfast.migration where name = 'code'")
+        with pytest.raises(SchemaMismatch) as other:
+            dry_run()
+        assert other.value.code == "move_other_release"

@@ -99,27 +99,33 @@ class Mover:
         postgres_first = self.source.kind == "postgres"
         self.tables = tables(self.source.shapes(), self.target.shapes(), 0 if postgres_first else 1)
 
-    def _agree_with_target(self, there: Mark | None) -> None:
-        """The target must be at this release too. One without tables gets them now."""
+    def _agree_with_target(self, there: Mark | None, *, dry: bool = False) -> bool:
+        """The target must be at this release too. One without tables gets them now, unless ``dry``. Returns whether it
+        had tables."""
+        existed = self.target.exists
         if there is None and self.target.kind == "postgres":
             if (gone := self.target.gone_to()) is not None:
                 raise moved(gone)
             status = self.target.store.schema()
             if not status.applied:
-                self.target.store.migrate()
+                if not dry:
+                    self.target.store.migrate()
             elif not status.current or status.unknown:
                 raise other_release("target")
+        if dry and not existed:
+            known = self.source.shapes()
+            self.tables = tables(known, known, 0)
+            return False
         self.agree()
         if there is None:
             self.target.check_empty(self.tables)
+        return existed
 
     def estimate(self) -> Estimate:
         """What a move would do. Changes nothing."""
         self._marks(resume=False)
         self.check()
-        exists = self.target.exists
-        known = self.source.shapes()
-        self.tables = tables(known, self.target.shapes() if exists else known, 0)
+        exists = self._agree_with_target(None, dry=True)
         rows = {table.name: self.source.count(table.name) for table in self.tables}
         rows = {name: count for name, count in rows.items() if count}
         return Estimate(rows=rows, seconds=sum(rows.values()) / ROWS_PER_SECOND, target_exists=exists)
