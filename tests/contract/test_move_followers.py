@@ -18,6 +18,7 @@ from holdfast import App
 from holdfast.errors import HoldfastError, InvalidSetting, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.features.assembly import open_store
 from holdfast.features.moves.operations import mover
+from holdfast.stores.forwarding import of_schema, with_login, with_schema, without_login, without_password
 from tests.support.postgres_databases import TemplateDatabases
 from tests.support.stores import put, spec
 
@@ -150,3 +151,64 @@ def test_dry_run_checks_the_target(sqlite_url: str, empty_postgres_url: str) -> 
         with pytest.raises(SchemaMismatch) as other:
             dry_run()
         assert other.value.code == "move_other_release"
+
+
+@pytest.mark.parametrize("ends", ["sqlite-postgres", "postgres-sqlite"], indirect=True)
+def test_followers_open_the_schema_of_the_target(ends: tuple[str, str], empty_postgres_url: str) -> None:
+    """The address has it: programs of a file know no schema."""
+    if ends[0].startswith("postgres"):  # between two servers; the schemas of both sides are the same
+        with closing(open_store(empty_postgres_url, schema="other")) as store:
+            store.migrate()
+            put(store, spec())
+        with mover(empty_postgres_url, ends[1], schema="other") as moving:
+            moving.run()
+        source = empty_postgres_url
+        with closing(open_store(source, schema="other", follows=False)) as old:
+            assert old.moved_to() == ends[1]
+        return
+    source, target = ends[0], empty_postgres_url
+    move(source, target, schema="other")
+    with closing(App(source)) as app:
+        job = app.enqueue("mail", {})
+    with closing(open_store(target, schema="other")) as store:
+        assert store.run(store.jobs.get(job.id, "default")) is not None
+
+
+def test_addresses_of_a_move() -> None:
+    plain = "postgresql://ada:secret@db:5433/jobs?password=more&sslmode=require&user=eve"
+    assert without_password(plain) == "postgresql://ada@db:5433/jobs?sslmode=require&user=eve"
+    assert without_login(plain) == "postgresql://db:5433/jobs?sslmode=require"
+    for url in ("postgresql://db/jobs", "postgresql://ada@db/jobs?sslmode=require"):
+        assert with_schema(url, "holdfast") == url
+        assert of_schema(url) == (url, "holdfast")
+        assert of_schema(with_schema(url, "other")) == (url, "other")
+
+
+def test_programs_keep_their_login(postgres_url: str, postgres_databases: TemplateDatabases) -> None:
+    """Between servers the address has no login: each program has its own."""
+    with closing(open_store(postgres_url)) as store:
+        put(store, spec())
+    with postgres_databases.fresh() as target:
+        with mover(postgres_url, target) as moving:
+            moving.run()
+        with closing(open_store(postgres_url, follows=False)) as old:
+            told = old.moved_to()
+        assert told == without_login(target)
+        assert with_login(told, "postgresql://web:word@old/jobs") == target.replace(
+            target.split("//")[1].split("@")[0], "web:word"
+        )
+        assert with_login(told, "postgresql://web@old/jobs").startswith("postgresql://web@")
+        with closing(App(postgres_url)) as app:
+            app.enqueue("mail", {})
+
+
+def test_move_of_a_moved_source_names_the_new_database(sqlite_url: str, tmp_path: Path) -> None:
+    target = f"sqlite:///{tmp_path}/moved.db"
+    with closing(open_store(sqlite_url)) as store:
+        put(store, spec())
+    move(sqlite_url, target)
+    with mover(sqlite_url, f"sqlite:///{tmp_path}/more.db") as moving, pytest.raises(StoreUnavailable) as refused:
+        moving.run()
+    assert target in f"{refused.value} {refused.value.fix}"
+    assert refused.value.fix is not None
+    assert "Try again" not in refused.value.fix

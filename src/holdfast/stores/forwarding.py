@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 
 from holdfast.engine.redaction import shown_url
 from holdfast.errors import StoreError, StoreUnavailable
@@ -35,6 +35,9 @@ WAIT: Final = 30.0
 """Seconds that a call waits while writers are refused."""
 MOST_MOVES: Final = 16
 """Moves that are followed at once."""
+SCHEMA: Final = "holdfast"
+_SCHEMA: Final = "holdfast_schema"
+"""The parameter of a URL that programs are told, for the schema of the target. No server gets it."""
 _OWN = frozenset({"_found", "_current", "_open", "_before", "_listens", "_guard", "url"})
 _PLAIN = frozenset({"outage", "schema_name"})
 """Attributes of a store that are no namespaces."""
@@ -214,17 +217,43 @@ def _pause(error: StoreUnavailable, end: float) -> float:
 
 
 def with_login(target: str, url: str) -> str:
-    """The URL of the new database, with the login of the old one if it names none."""
+    """The URL of the new database, with the login of the old one if it names none, or the same user."""
     new, old = urlsplit(target), urlsplit(url)
-    if (
-        not new.scheme.startswith("postgres")
-        or not old.scheme.startswith("postgres")
-        or new.password
-        or not old.password
-    ):
+    servers = new.scheme.startswith("postgres") and old.scheme.startswith("postgres")
+    login, _, _ = old.netloc.rpartition("@")
+    named = dict(parse_qsl(new.query)).get("user") or new.username
+    if not servers or not login or new.password or named not in (None, old.username):
         return target
-    user = new.username or old.username
-    if user != old.username:
-        return target
-    location = new.netloc.rpartition("@")[2]
-    return urlunsplit(new._replace(netloc=f"{user}:{old.password}@{location}"))
+    return urlunsplit(new._replace(netloc=f"{login}@{new.netloc.rpartition('@')[2]}"))
+
+
+def without_password(url: str) -> str:
+    parts = urlsplit(url)
+    login, at, location = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=login.partition(":")[0] + at + location, query=_less(parts, "password")))
+
+
+def without_login(url: str) -> str:
+    parts = urlsplit(url)
+    location = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=location, query=_less(parts, "password", "user")))
+
+
+def with_schema(url: str, schema: str) -> str:
+    """The URL of a server as programs are told it, with the schema unless that is the usual one."""
+    if schema == SCHEMA or not url.startswith("postgres"):
+        return url
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(query="&".join([*filter(None, [parts.query]), f"{_SCHEMA}={schema}"])))
+
+
+def of_schema(url: str) -> tuple[str, str]:
+    """The URL to connect to, and the schema, of one that programs were told."""
+    parts = urlsplit(url)
+    schema = dict(parse_qsl(parts.query)).get(_SCHEMA, SCHEMA)
+    return urlunsplit(parts._replace(query=_less(parts, _SCHEMA))) if schema != SCHEMA else url, schema
+
+
+def _less(parts: SplitResult, *names: str) -> str:
+    """The query without these parameters."""
+    return "&".join(each for each in parts.query.split("&") if each.partition("=")[0] not in names)

@@ -16,7 +16,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
-from holdfast.errors import Conflict, InvalidSetting, SchemaMismatch, StoreError
+from holdfast.engine.redaction import shown_url
+from holdfast.errors import Conflict, InvalidSetting, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.features.assembly import open_store
 from holdfast.features.audit.model import Report as Result
 from holdfast.features.audit.verification import Check
@@ -38,7 +39,7 @@ from holdfast.features.moves.model import (
 )
 from holdfast.features.moves.sqlite import SqliteSide, no_source
 from holdfast.features.moves.store import NOTES, Change, Side
-from holdfast.stores.migrations import moved
+from holdfast.stores.forwarding import SCHEMA, of_schema, with_schema, without_login
 
 RANGE: Final = 10_000
 """Rows that are copied in one transaction."""
@@ -89,7 +90,7 @@ class Mover:
                 "source and target are the same database", code="move_same_database", fix="Name another target."
             )
         if (gone := self.source.gone_to()) is not None:
-            raise moved(gone)
+            raise has_moved("source", gone)
         status = self.source.store.schema()
         if not status.current or status.unknown:
             raise other_release("source")
@@ -105,7 +106,7 @@ class Mover:
         existed = self.target.exists
         if there is None and self.target.kind == "postgres":
             if (gone := self.target.gone_to()) is not None:
-                raise moved(gone)
+                raise has_moved("target", gone)
             status = self.target.store.schema()
             if not status.applied:
                 if not dry:
@@ -356,12 +357,17 @@ class Mover:
     def _leave(self) -> MoveResult:
         """The target is open: the source says where to go."""
         if self.source.gone_to() is None:
-            self.source.leave(self.announced or self.target.announced)
+            self.source.leave(with_schema(self.announced or self._address(), self.target.schema))
         self.result.refused_seconds = time.monotonic() - self._refused if self._refused else 0.0
         self.at("left")
         self.target.forget_move()
         self._progress(PHASE.FINISH)
         return self.result
+
+    def _address(self) -> str:
+        """The URL that programs are told: between servers without a login, because each program has its own."""
+        servers = self.source.kind == self.target.kind == "postgres"
+        return without_login(self.target.url) if servers else self.target.announced
 
     def verify(self) -> Result:
         """Verify the audit trail of the target."""
@@ -380,6 +386,16 @@ class Mover:
 
 def _grouped(notes: Sequence[tuple[int, str, dict[str, Any]]]) -> Iterator[tuple[str, Any]]:
     return groupby(sorted(notes, key=itemgetter(1)), itemgetter(1))
+
+
+def has_moved(which: str, told: str) -> StoreUnavailable:
+    url, schema = of_schema(told)
+    within = "" if schema == SCHEMA else f" --schema {schema}"
+    return StoreUnavailable(
+        f"the {which} was moved to {shown_url(url)} already",
+        code="database_moved",
+        fix=f"Name the database that is in use: {shown_url(url)}{within}",
+    )
 
 
 def other_release(which: str) -> SchemaMismatch:
