@@ -13,7 +13,7 @@ from holdfast.engine.redaction import shown_url
 from holdfast.engine.retry import whole
 from holdfast.errors import InvalidSetting
 from holdfast.stores.application_pool import check_sqlite
-from holdfast.stores.forwarding import Forwarding
+from holdfast.stores.forwarding import Forwarding, of_schema
 from holdfast.stores.port import MOST_CONNECTIONS, POOL_SIZE
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def open_store(
             check_sqlite(pool, database_path(url))
         embedded = SqliteStore(url)
         follows = follows and database_path(url) != ":memory:"
-        return _following(embedded, schema, answer_within, pool_size) if follows else embedded
+        return _following(embedded, answer_within, pool_size) if follows else embedded
     if scheme in ("postgresql", "postgres"):
         require_postgres()
         from holdfast.features.postgres import ANSWER_WITHIN, PostgresStore
@@ -88,12 +88,13 @@ def open_store(
         store = PostgresStore(url, schema=schema, pool_size=pool_size, answer_within=within, pool=pool)
         if standby := config.read_url():
             store.read_from(standby)
-        return _following(store, schema, answer_within, pool_size) if follows else store
+        return _following(store, answer_within, pool_size) if follows else store
     raise _not_a_url(url)
 
 
-def _following(store: Store, schema: str, answer_within: float | None, pool_size: int) -> Store:
-    def open_moved(url: str) -> Store:
+def _following(store: Store, answer_within: float | None, pool_size: int) -> Store:
+    def open_moved(told: str) -> Store:
+        url, schema = of_schema(told)
         return open_store(url, schema=schema, answer_within=answer_within, pool_size=pool_size, follows=False)
 
     return cast("Store", Forwarding(store, open_moved))

@@ -239,7 +239,7 @@ def moved(target: str = "") -> StoreUnavailable:
     return StoreUnavailable(
         f"this database was moved{' to ' + shown_url(target) if target else ''}",
         code="database_moved",
-        fix="Try again: this process uses the new database from now on. Change its URL when it is started next.",
+        fix="Give programs the URL of the new database. One that keeps running uses it from now on, and can try again.",
     )
 
 

@@ -16,7 +16,9 @@ from holdfast.engine.names import check_name
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, Refused
 from holdfast.features.payloads.model import PayloadRule, effective
 from holdfast.stores.flow import Flow, in_thread, read_budget, read_in_thread
+from holdfast.stores.forwarding import Forwarding
 from holdfast.stores.locks import fork_safe_lock
+from holdfast.stores.migrations import moved
 from holdfast.stores.vault import EMPTY, Vault, is_packed
 from holdfast.telemetry import observers
 
@@ -67,7 +69,7 @@ class Session:
         self.scope = tenant
         self.name = name
         self._actor = actor
-        self._ready = not store.embedded
+        self._ready = False
         self._migrating = fork_safe_lock()
         self.nothing_runs: Callable[[], bool] | None = None
         """For the test kit: whether no job runs now, and none will before the test calls ``drain``."""
@@ -85,7 +87,7 @@ class Session:
         """Work on another store from now on, or on ``home`` again."""
         with self._migrating:
             self.store = store
-            self._ready = not store.embedded
+            self._ready = False
 
     @property
     def tenant(self) -> str:
@@ -134,12 +136,12 @@ class Session:
 
     def run(self, flow: Flow[T]) -> T:
         if not self._ready:
-            self.make_ready()
+            self._make_ready_for_flow()
         return self.store.run(flow)
 
     async def arun(self, flow: Flow[T]) -> T:
         if not self._ready:
-            await in_thread(self.make_ready)
+            await in_thread(self._make_ready_for_flow)
         if read_budget.get() is not None and not flow.writes:
             return await read_in_thread(partial(self.store.run, flow))
         return await self.store.arun(flow)
@@ -148,7 +150,19 @@ class Session:
         if not self._ready:
             with self._migrating:
                 if not self._ready:
-                    self._migrate()
+                    store: object = self.store
+                    if isinstance(store, Forwarding):
+                        store.find()
+                    if self.store.embedded:
+                        self._migrate()
+                    self._ready = True
+
+    def _make_ready_for_flow(self) -> None:
+        """Raise ``database_moved`` if the flow was made for a database that was moved to one of the other kind."""
+        embedded = self.store.embedded
+        self.make_ready()
+        if self.store.embedded != embedded:
+            raise moved()
 
     def migrate(self) -> None:
         """Create the tables, or bring them to this release."""

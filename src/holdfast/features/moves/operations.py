@@ -16,7 +16,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
-from holdfast.errors import Conflict, InvalidSetting, SchemaMismatch, StoreError
+from holdfast.engine.redaction import shown_url
+from holdfast.errors import Conflict, InvalidSetting, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.features.assembly import open_store
 from holdfast.features.audit.model import Report as Result
 from holdfast.features.audit.verification import Check
@@ -38,7 +39,7 @@ from holdfast.features.moves.model import (
 )
 from holdfast.features.moves.sqlite import SqliteSide, no_source
 from holdfast.features.moves.store import NOTES, Change, Side
-from holdfast.stores.migrations import moved
+from holdfast.stores.forwarding import SCHEMA, of_schema, with_schema, without_login
 
 RANGE: Final = 10_000
 """Rows that are copied in one transaction."""
@@ -89,7 +90,7 @@ class Mover:
                 "source and target are the same database", code="move_same_database", fix="Name another target."
             )
         if (gone := self.source.gone_to()) is not None:
-            raise moved(gone)
+            raise has_moved("source", gone)
         status = self.source.store.schema()
         if not status.current or status.unknown:
             raise other_release("source")
@@ -99,27 +100,33 @@ class Mover:
         postgres_first = self.source.kind == "postgres"
         self.tables = tables(self.source.shapes(), self.target.shapes(), 0 if postgres_first else 1)
 
-    def _agree_with_target(self, there: Mark | None) -> None:
-        """The target must be at this release too. One without tables gets them now."""
+    def _agree_with_target(self, there: Mark | None, *, dry: bool = False) -> bool:
+        """The target must be at this release too. One without tables gets them now, unless ``dry``. Returns whether it
+        had tables."""
+        existed = self.target.exists
         if there is None and self.target.kind == "postgres":
             if (gone := self.target.gone_to()) is not None:
-                raise moved(gone)
+                raise has_moved("target", gone)
             status = self.target.store.schema()
             if not status.applied:
-                self.target.store.migrate()
+                if not dry:
+                    self.target.store.migrate()
             elif not status.current or status.unknown:
                 raise other_release("target")
+        if dry and not existed:
+            known = self.source.shapes()
+            self.tables = tables(known, known, 0)
+            return False
         self.agree()
         if there is None:
             self.target.check_empty(self.tables)
+        return existed
 
     def estimate(self) -> Estimate:
         """What a move would do. Changes nothing."""
         self._marks(resume=False)
         self.check()
-        exists = self.target.exists
-        known = self.source.shapes()
-        self.tables = tables(known, self.target.shapes() if exists else known, 0)
+        exists = self._agree_with_target(None, dry=True)
         rows = {table.name: self.source.count(table.name) for table in self.tables}
         rows = {name: count for name, count in rows.items() if count}
         return Estimate(rows=rows, seconds=sum(rows.values()) / ROWS_PER_SECOND, target_exists=exists)
@@ -350,12 +357,17 @@ class Mover:
     def _leave(self) -> MoveResult:
         """The target is open: the source says where to go."""
         if self.source.gone_to() is None:
-            self.source.leave(self.announced or self.target.announced)
+            self.source.leave(with_schema(self.announced or self._address(), self.target.schema))
         self.result.refused_seconds = time.monotonic() - self._refused if self._refused else 0.0
         self.at("left")
         self.target.forget_move()
         self._progress(PHASE.FINISH)
         return self.result
+
+    def _address(self) -> str:
+        """The URL that programs are told: between servers without a login, because each program has its own."""
+        servers = self.source.kind == self.target.kind == "postgres"
+        return without_login(self.target.url) if servers else self.target.announced
 
     def verify(self) -> Result:
         """Verify the audit trail of the target."""
@@ -374,6 +386,16 @@ class Mover:
 
 def _grouped(notes: Sequence[tuple[int, str, dict[str, Any]]]) -> Iterator[tuple[str, Any]]:
     return groupby(sorted(notes, key=itemgetter(1)), itemgetter(1))
+
+
+def has_moved(which: str, told: str) -> StoreUnavailable:
+    url, schema = of_schema(told)
+    within = "" if schema == SCHEMA else f" --schema {schema}"
+    return StoreUnavailable(
+        f"the {which} was moved to {shown_url(url)} already",
+        code="database_moved",
+        fix=f"Name the database that is in use: {shown_url(url)}{within}",
+    )
 
 
 def other_release(which: str) -> SchemaMismatch:

@@ -23,8 +23,8 @@ select c.relname::text, jsonb_object_agg(a.attname, format_type(a.atttypid, a.at
              where i.indrelid = c.oid and i.indisprimary order by o.n),
        array_agg(a.attname::text order by a.attnum)
   from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
- where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
-   and c.relname not like 'move\\_%'
+ where c.relnamespace = to_regnamespace(%s) and c.relkind in ('r', 'p') and not c.relispartition
+   and c.relname not like 'move\\_%%'
  group by c.oid, c.relname
 """
 _COUNT = """
@@ -112,7 +112,7 @@ class PostgresReads(Side):
 
     def shapes(self) -> dict[str, Shape]:
         found = {}
-        for name, types, key, columns in self._query(_SHAPES):
+        for name, types, key, columns in self._query(_SHAPES, self.schema):
             kinds = json.loads(types)
             found[name] = Shape({column: kinds[column] for column in columns}, tuple(key))
         return found

@@ -9,11 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.engine.redaction import shown_url
 from holdfast.features.assembly import Store
 from holdfast.features.moves.model import Kind, Mark, Row, Shape, Table
+from holdfast.stores.forwarding import SCHEMA, without_password
 
 NOTES: Final = 5_000
 """Notes that one round of following reads."""
@@ -30,6 +30,7 @@ class Side(ABC):
 
     kind: Kind
     id = owner = ""
+    schema = SCHEMA
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -42,10 +43,7 @@ class Side(ABC):
     @property
     def announced(self) -> str:
         """The URL that programs are told."""
-        parts = urlsplit(self.url)
-        if parts.password is None:
-            return self.url
-        return urlunsplit(parts._replace(netloc=f"{parts.username}@{parts.netloc.rpartition('@')[2]}"))
+        return without_password(self.url)
 
     # --- both ---
     @abstractmethod

@@ -41,7 +41,7 @@ from holdfast.stores.postgres.removal import down_on, plan_on, uninstall_on
 from holdfast.stores.postgres.replica import ANSWER_WITHIN as REPLICA_ANSWERS_WITHIN
 from holdfast.stores.postgres.replica import Replica
 from holdfast.stores.postgres.roles import logins
-from holdfast.stores.postgres.runner import RETRIES, Watchdog, arun_on, can_retry, only_once, pause, run_on, run_steps
+from holdfast.stores.postgres.runner import RETRIES, Watchdog, arun_on, can_retry, only_once, pause, run_on
 from holdfast.stores.postgres.transactions import PostgresTransactions
 from holdfast.stores.requests import DueWork, Finding, Login, MigrationStep, Removal, SchemaStatus
 
@@ -245,8 +245,7 @@ class PostgresDatabase(PostgresTransactions):
         return await self.arun(status(self._plan, self.schema_name))
 
     def moved_to(self) -> str | None:
-        with self._connected() as connection:
-            return run_steps(connection, applied(self.schema_name)).get(MOVED)
+        return self.run(Flow(lambda: applied(self.schema_name), writes=False)).get(MOVED)
 
     def migrate(self) -> SchemaStatus:
         with self._connected() as connection:

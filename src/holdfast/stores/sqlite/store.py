@@ -265,6 +265,8 @@ class SqliteDatabase(SqliteTransactions):
         return await in_thread(self.schema)
 
     def moved_to(self) -> str | None:
+        if not self._connections.in_memory and not os.path.exists(self._connections.path):
+            return None  # opening it would create it
         with self._connected() as connection:
             return _applied(connection).get(MOVED)
 
