@@ -42,7 +42,12 @@ class _CancellablePool(AsyncConnectionPool[AsyncStoreConnection]):
 
     @classmethod
     async def worker(cls, q: Any) -> None:
-        await super().worker(cast(Any, _UntilCancelled(q)))
+        with contextlib.suppress(_Ended):
+            await super().worker(cast(Any, _UntilCancelled(q)))
+
+
+class _Ended(Exception):
+    """A task of a pool was cancelled, and has not said so."""
 
 
 class _UntilCancelled:
@@ -52,7 +57,7 @@ class _UntilCancelled:
     async def get(self) -> object:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            raise asyncio.CancelledError
+            raise _Ended
         return await self._queue.get()
 
 
