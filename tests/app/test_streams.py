@@ -332,7 +332,8 @@ def test_a_retried_step_with_a_name_replaces_what_it_wrote(app: App) -> None:
             raise error
 
     handle = work.enqueue()
-    work_off(app)
+    with working(app):
+        assert handle.result(timeout=20) is None
     assert sorted(chunk.data for chunk in handle.stream("text")) == ["first of attempt 2", "second of attempt 1"]
 
 
