@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from holdfast import App, Context, Reject, Retry, SyncContext
 from holdfast.app.internals import session_of
+from holdfast.app.replayer import Replayer
 from holdfast.engine.job import Job
 from holdfast.engine.states import State
 from holdfast.engine.steps import UNDO_KIND
@@ -124,6 +127,31 @@ def test_undo_that_fails_is_retried_and_does_not_repeat_the_others(app: App) -> 
     assert trip.done[2:] == ["cancel hotel 7", "try", "try", "cancel flight 7"]
 
 
+def test_undo_that_fails_for_good_continues_with_the_earlier_steps_when_it_is_redriven(app: App) -> None:
+    trip, broken = Trip(), [True]
+
+    def refuse(ref: str) -> None:
+        if broken:
+            raise Reject("closed", "no answer")
+        trip.cancel(ref)
+
+    @app.job(retry=ONCE)
+    async def travel(ctx: Context) -> None:
+        await ctx.step("flight", trip.book, "flight", undo=trip.cancel)
+        await ctx.step("hotel", trip.book, "hotel", undo=refuse)
+        await ctx.step("car", trip.book, "car", undo=trip.cancel)
+        raise ValueError("no room")
+
+    with working(app):
+        travel.enqueue()
+        (undo,) = undone(app)
+        assert (undo.state, trip.done[3:]) == (State.DEAD_LETTER, ["cancel car 7"])
+        broken.clear()
+        app.jobs.redrive(undo.id)
+        until(lambda: app.jobs.get(undo.id).state is State.SUCCEEDED, "it is undone")
+    assert trip.done[3:] == ["cancel car 7", "cancel hotel 7", "cancel flight 7"]
+
+
 def test_job_that_succeeds_or_is_retried_is_not_undone(app: App) -> None:
     trip = Trip()
     failures: list[int] = []
@@ -146,19 +174,173 @@ def test_job_that_succeeds_or_is_retried_is_not_undone(app: App) -> None:
     assert (trip.done, undo_jobs(app)) == (["book flight"], [])
 
 
-def test_an_argument_named_undo_that_is_no_function_belongs_to_the_step(app: App) -> None:
-    seen: list[Any] = []
+def test_undo_none_is_no_undo_and_another_value_is_refused(app: App) -> None:
+    trip = Trip()
 
-    def change(*, undo: bool) -> None:
-        seen.append(undo)
+    @app.job(retry=ONCE)
+    async def travel(ctx: Context) -> None:
+        await ctx.step("flight", trip.book, "flight", undo=None)
+        await ctx.step_options(unordered=True).step("hotel", trip.book, "hotel", undo=None)
+        await ctx.step("car", trip.book, "car", undo=cast("Any", True))
 
-    @app.job
-    async def edit(ctx: Context) -> None:
-        await ctx.step("change", change, undo=True)
+    @app.job(retry=ONCE)
+    def sync_travel(ctx: SyncContext) -> None:
+        ctx.step("flight", trip.book, "flight", undo=None)
+        ctx.submit("car", trip.book, "car", undo=cast("Any", "cancel"))
 
     with working(app):
-        edit.enqueue().result(timeout=20)
-    assert seen == [True]
+        jobs = [travel.enqueue(), sync_travel.enqueue()]
+        until(lambda: all(app.jobs.get(job.id).state.finished for job in jobs), "they end")
+    assert [app.jobs.get(job.id).error_code for job in jobs] == ["not_callable", "not_callable"]
+    assert sorted(trip.done) == ["book flight", "book flight", "book hotel"]
+    assert undo_jobs(app) == []
+
+
+def test_code_between_steps_has_no_effect_through_holdfast_during_an_undo(app: App, new_app: NewApp) -> None:
+    trip, other, hooked = Trip(), new_app(), list[str]()
+
+    @app.job
+    async def mail(to: str) -> None: ...
+
+    @app.job
+    async def booked() -> None: ...
+
+    app.subscriptions.set("bookings", "booking", "booked", payload={})
+
+    @app.job(retry=ONCE)
+    async def travel(ctx: Context) -> None:
+        await mail.aenqueue("ada")
+        await other.aenqueue("mail", {"to": "from another app"})
+        await app.asend_event("booking", {})
+        await asyncio.to_thread(app.send_event, "booking", {})
+        await ctx.step("flight", trip.book, "flight", undo=trip.cancel)
+        await mail.aenqueue("bob")
+        await ctx.step("hotel", trip.book, "hotel", undo=trip.cancel)
+        raise ValueError("no car")
+
+    @app.job(retry=ONCE)
+    def sync_travel(ctx: SyncContext) -> None:
+        mail.enqueue("ada")
+        app.send_event("booking", {})
+        ctx.step("flight", trip.book, "flight", undo=trip.cancel)
+        raise ValueError("no car")
+
+    @app.hooks.around_enqueue
+    def note(info: Any) -> Iterator[None]:
+        hooked.append("enqueue")
+        yield
+
+    with working(app):
+        travel.enqueue()
+        sync_travel.enqueue()
+        jobs = undone(app, 2)
+        app.send_event("booking", {})
+        until(lambda: len([*app.jobs.list(kind="booked")]) >= 4, "all events were delivered")
+    assert [job.state for job in jobs] == [State.SUCCEEDED] * 2
+    assert len([*app.jobs.list(kind="mail")]) == 4
+    assert len([*app.jobs.list(kind="booked")]) == 4, "three of the two jobs, and the last"
+    assert len(hooked) == 5, "two of the test, three of its jobs"
+    assert [each for each in trip.done if each.startswith("cancel")].count("cancel flight 7") == 2
+
+
+def test_other_jobs_keep_their_database_while_a_handler_is_replayed(app: App) -> None:
+    trip, replayed, go = Trip(), asyncio.Event(), asyncio.Event()
+
+    @app.job
+    async def mail() -> None: ...
+
+    @app.job
+    async def meanwhile() -> None:
+        await mail.aenqueue()
+        go.set()
+
+    @app.job(retry=ONCE)
+    async def travel(ctx: Context) -> None:
+        if trip.done:
+            replayed.set()
+            await go.wait()
+        await ctx.step("flight", trip.book, "flight", undo=trip.cancel)
+        raise ValueError("no car")
+
+    with working(app):
+        travel.enqueue()
+        until(replayed.is_set, "it is replayed")
+        meanwhile.enqueue()
+        (undo,) = undone(app)
+    assert undo.state is State.SUCCEEDED
+    assert len([*app.jobs.list(kind="mail")]) == 1
+
+
+def test_steps_before_code_that_reads_the_database_are_undone_and_the_others_named(app: App) -> None:
+    trip, reads = Trip(), [True]
+
+    @app.job(retry=ONCE)
+    async def travel(ctx: Context) -> None:
+        for _ in range(2):
+            await ctx.step("flight", trip.book, "flight", undo=trip.cancel)
+        if reads:
+            await app.jobs.aget(ctx.job_id)
+        await ctx.step("flight", trip.book, "late flight", undo=trip.cancel)
+        await ctx.step("hotel", trip.book, "hotel", undo=trip.cancel)
+        raise ValueError("no car")
+
+    with working(app):
+        travel.enqueue()
+        until(lambda: any(undo.error_code == "undo_incomplete" for undo in undo_jobs(app)), "it is reported")
+        (undo,) = undo_jobs(app)
+        assert "3 flight, 4 hotel" in (undo.error_message or "")
+        assert "uses the database (jobs.get) outside a step" in (undo.error_message or "")
+        assert trip.done[4:] == ["cancel flight 7", "cancel flight 7"]
+        reads.clear()  # the code is corrected
+        forward(session_of(app).store, 3600)
+        undone(app)
+    assert trip.done[6:] == ["cancel hotel 7", "cancel late flight 7"], "what is undone is not undone again"
+
+
+def test_error_of_the_replay_is_in_the_message(app: App) -> None:
+    trip = Trip()
+
+    @app.job(retry=ONCE)
+    async def travel(ctx: Context) -> None:
+        await ctx.step("flight", trip.book, "flight", undo=trip.cancel)
+        if len(trip.done) > 1:
+            raise LookupError("no tariff")
+        await ctx.step("hotel", trip.book, "hotel", undo=trip.cancel)
+        raise ValueError("no car")
+
+    with working(app):
+        travel.enqueue()
+        until(lambda: any(undo.error_code == "undo_incomplete" for undo in undo_jobs(app)), "it is reported")
+    (undo,) = undo_jobs(app)
+    assert "raises LookupError: no tariff" in (undo.error_message or "")
+    assert "nothing was undone: 2 hotel" in (undo.error_message or "")
+    assert len(trip.done) == 2
+
+
+def test_replay_for_an_undo_has_the_timeout_of_the_job(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    trip = Trip()
+    monkeypatch.setattr(Replayer.__init__, "__kwdefaults__", {"timeout": 0.01, "debug": False})
+
+    @app.job(retry=ONCE)
+    async def travel(ctx: Context) -> None:
+        await asyncio.sleep(0.2)
+        await ctx.step("flight", trip.book, "flight", undo=trip.cancel)
+        raise ValueError("no car")
+
+    @app.job(retry=ONCE, timeout=1)
+    async def hanging(ctx: Context) -> None:
+        if "book hotel" in trip.done:
+            await asyncio.Event().wait()
+        await ctx.step("hotel", trip.book, "hotel", undo=trip.cancel)
+        raise ValueError("no car")
+
+    with working(app):
+        travel.enqueue()
+        (undo,) = undone(app)
+        assert (undo.state, trip.done) == (State.SUCCEEDED, ["book flight", "cancel flight 7"])
+        hanging.enqueue()
+        expected = "the handler has not reached it after 1 s before durable call 1, step 'hotel'"
+        until(lambda: any(expected in (undo.error_message or "") for undo in undo_jobs(app)), "it is reported")
 
 
 def test_timeline_of_the_job_says_when_it_was_compensated(app: App) -> None:

@@ -22,7 +22,7 @@ from holdfast.steps.branches import current_branch, current_path
 from holdfast.steps.handler_run import HandlerRun, ThreadDriver
 from holdfast.steps.plan import Plan, RunningStep, StepKey, running
 from holdfast.steps.program import DurableCall
-from holdfast.steps.undo import split_undo
+from holdfast.steps.undo import UndoFor, split_undo
 from holdfast.steps.values import AppEvent, is_async, label_of
 from holdfast.steps.waits import Wait, place_of
 from holdfast.stores.flow import Flow
@@ -45,12 +45,10 @@ class BlockingSteps:
 
     @overload
     def step(
-        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: UndoFor[T], **kwargs: Any
     ) -> T: ...
     @overload
-    def step(
-        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
-    ) -> T: ...
+    def step(self, name: str, function: Callable[..., T], /, *args: Any, undo: UndoFor[T], **kwargs: Any) -> T: ...
     @overload
     def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload
@@ -60,7 +58,7 @@ class BlockingSteps:
 
     @overload
     def submit(
-        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+        self, name: str, function: Callable[..., T], /, *args: Any, undo: UndoFor[T], **kwargs: Any
     ) -> Callable[[], T]: ...
     @overload
     def submit(
@@ -110,12 +108,10 @@ class BlockingCalls:
 
     @overload
     def step(
-        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: UndoFor[T], **kwargs: Any
     ) -> T: ...
     @overload
-    def step(
-        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
-    ) -> T: ...
+    def step(self, name: str, function: Callable[..., T], /, *args: Any, undo: UndoFor[T], **kwargs: Any) -> T: ...
     @overload
     def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload
@@ -126,7 +122,7 @@ class BlockingCalls:
 
     @overload
     def submit(
-        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+        self, name: str, function: Callable[..., T], /, *args: Any, undo: UndoFor[T], **kwargs: Any
     ) -> Callable[[], T]: ...
     @overload
     def submit(
@@ -239,11 +235,11 @@ class AwaitedSteps:
 
     @overload
     def step(
-        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: UndoFor[T], **kwargs: Any
     ) -> Coroutine[Any, Any, T]: ...
     @overload
     def step(
-        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+        self, name: str, function: Callable[..., T], /, *args: Any, undo: UndoFor[T], **kwargs: Any
     ) -> Coroutine[Any, Any, T]: ...
     @overload
     def step(
@@ -309,11 +305,11 @@ class AwaitedCalls:
 
     @overload
     def step(
-        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: UndoFor[T], **kwargs: Any
     ) -> Coroutine[Any, Any, T]: ...
     @overload
     def step(
-        self, name: str, function: Callable[..., T], /, *args: Any, undo: Callable[[T], Any], **kwargs: Any
+        self, name: str, function: Callable[..., T], /, *args: Any, undo: UndoFor[T], **kwargs: Any
     ) -> Coroutine[Any, Any, T]: ...
     @overload
     def step(

@@ -10,15 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from holdfast.engine.retry import Retry
 from holdfast.engine.steps import NAME_LIMIT, UNDO_KIND
+from holdfast.errors import InvalidSetting
 from holdfast.features.events.model import MAX_DEPTH, NewSubscription
 from holdfast.steps.program import DurableCall, Effect
 from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
+
+T = TypeVar("T")
+
+UndoFor: TypeAlias = Callable[[T], Any] | None
+"""A function that undoes a step, given its result."""
 
 ENDS: Final = "job.dead_letter|job.cancel|job.deny|job.expire"
 
@@ -34,15 +40,22 @@ class Undo:
     retry: Retry | None
     timeout: float | None
 
-    @property
-    def label(self) -> str:
-        """The name of the step of the undo job."""
-        return f"undo {self.name}"[:NAME_LIMIT]
+    def label(self, repeated: bool) -> str:
+        """The name of the step of the undo job. ``repeated``: the job has several steps of this name."""
+        place = f" #{self.n}" if repeated else ""
+        return f"undo {self.name}"[: NAME_LIMIT - len(place)] + place
 
 
 def split_undo(kwargs: dict[str, Any]) -> Callable[[Any], Any] | None:
-    """Take ``undo`` out of the keywords of a step. A value that cannot be called is an argument of its function."""
-    return kwargs.pop("undo") if callable(kwargs.get("undo")) else None
+    """Take ``undo`` out of the keywords of a step."""
+    undo: Callable[[Any], Any] | None = kwargs.pop("undo", None)
+    if undo is not None and not callable(undo):
+        raise InvalidSetting(
+            f"undo= expects a function of the result of its step, got {type(undo).__name__}",
+            code="not_callable",
+            fix='Write ctx.step("charge", charge, 7, undo=refund), or undo=None.',
+        )
+    return undo
 
 
 def undoable(n: int, call: DurableCall, keep: Callable[[Any], None]) -> Generator[Effect, Any, Any]:

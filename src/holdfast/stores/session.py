@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from holdfast.engine.hooks import AppHooks
 from holdfast.engine.job import EVERY_TENANT, Enqueued, JobSpec
@@ -41,12 +41,34 @@ _bound: ContextVar[tuple[tuple[object, str], ...]] = ContextVar("holdfast_tenant
 _request_actor: ContextVar[str | None] = ContextVar("holdfast_actor", default=None)
 
 
+# While a handler is replayed in this task or thread: the session with its history.
+_replayed: ContextVar[Session | None] = ContextVar("holdfast_replayed", default=None)
+
+
+class _Own(Generic[T]):
+    """An attribute of a session. Where a handler is replayed, that of the session with its history is used instead."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_own_{name}"
+
+    def __get__(self, session: Session, owner: type) -> T:
+        value: T = getattr(_replayed.get() or session, self._name)
+        return value
+
+    def __set__(self, session: Session, value: T) -> None:
+        setattr(session, self._name, value)
+
+
 class Session:
     """Runs operations and enqueues jobs. An embedded database is migrated on first use; a server by its operator.
 
     ``home`` is the store it was created for, also while it works on another one. ``scope`` is the tenant it was created
     for, and the tenant of its leases; ``tenant`` is the one of the current task or thread.
     """
+
+    store = _Own["Store"]()
+    vault = _Own[Vault]()
+    hooks = _Own[AppHooks]()
 
     def __init__(
         self,
@@ -146,8 +168,23 @@ class Session:
             return await read_in_thread(partial(self.store.run, flow))
         return await self.store.arun(flow)
 
+    @contextmanager
+    def replaying(self) -> Iterator[None]:
+        """Every session uses the store, the vault and the hooks of this one within the block, in this task or thread
+        only; no watcher is active."""
+        token = _replayed.set(self)
+        try:
+            with observers.muted():
+                yield
+        finally:
+            _replayed.reset(token)
+
+    @property
+    def is_replayed(self) -> bool:
+        return _replayed.get() is not None
+
     def make_ready(self) -> None:
-        if not self._ready:
+        if not self._ready and not self.is_replayed:
             with self._migrating:
                 if not self._ready:
                     store: object = self.store

@@ -64,6 +64,7 @@ working_as: ContextVar[str | None] = ContextVar("holdfast_worker", default=None)
 watchers: list[Watcher] = []
 _logged: set[str] = set()
 _elsewhere = False
+_muted: ContextVar[bool] = ContextVar("holdfast_muted", default=False)
 
 
 def disable_in_child() -> None:
@@ -74,13 +75,12 @@ def disable_in_child() -> None:
 
 @contextmanager
 def muted() -> Iterator[None]:
-    """No watcher is active within the block."""
-    global _elsewhere
-    before, _elsewhere = _elsewhere, True
+    """No watcher is active within the block, in this task or thread."""
+    token = _muted.set(True)
     try:
         yield
     finally:
-        _elsewhere = before
+        _muted.reset(token)
 
 
 def unobserved() -> bool:
@@ -95,7 +95,7 @@ def nothing_to_observe() -> bool:
 
 def active() -> Sequence[Watcher]:
     """The active watchers, with that of OpenTelemetry if the program has set it up."""
-    if _elsewhere:
+    if _elsewhere or _muted.get():
         return ()
     otel = tracing()
     return watchers if otel is None else (*watchers, otel)
@@ -201,7 +201,7 @@ def answered(attributes: Mapping[str, Any]) -> None:
 
 def tracing() -> Otel | None:
     """The watcher of OpenTelemetry, if the program has set it up."""
-    if _elsewhere or API not in sys.modules:
+    if _elsewhere or _muted.get() or API not in sys.modules:
         return None
     from holdfast.telemetry.otel import watcher
 
