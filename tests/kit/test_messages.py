@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Context, Retry, State, SyncContext
+from holdfast import App, Backoff, Context, Message, Retry, State, SyncContext
 from holdfast.errors import JobFailed
 from holdfast.features.jobs.handle import Handle
 from holdfast.testing import Kit
@@ -40,14 +40,14 @@ def double(amount: int) -> int:
 async def account(ctx: Context) -> int:
     question = await ctx.receive("withdraw", type=int, check=check)
     await ctx.sleep("1h")
-    return question.data
+    return int(question.data)
 
 
 @app.job
 def sync_account(ctx: SyncContext) -> int:
     question = ctx.receive("withdraw", type=int, check=check)
     ctx.sleep("1h")
-    return question.data
+    return int(question.data)
 
 
 @app.job
@@ -56,7 +56,7 @@ async def refusing(ctx: Context) -> int:
     question = await ctx.receive("withdraw", type=int, check=check)
     await ctx.refuse(question, "not today")
     await ctx.sleep("1h")
-    return question.data
+    return int(question.data)
 
 
 @app.job
@@ -66,7 +66,7 @@ async def in_branches(ctx: Context) -> list[int]:
             question = await ctx.receive(name, type=int, check=check)
             if name == "north":
                 await ctx.step("double", double, question.data)
-            return question.data
+            return int(question.data)
 
     amounts = await ctx.gather(visit("north"), visit("south"))
     await ctx.sleep("1h")
@@ -78,7 +78,7 @@ async def before_branch(ctx: Context) -> int:
     question = await ctx.receive("withdraw", type=int, check=check)
     async with ctx.branch("wait"):
         await ctx.sleep("1h")
-    return question.data
+    return int(question.data)
 
 
 @app.job
@@ -89,7 +89,7 @@ async def gathered(ctx: Context) -> list[int]:
         ctx.step("double", double, 1),
     )
     await ctx.sleep("1h")
-    return [received[0].data, received[1].data]
+    return [int(each.data) for each in received[:2] if isinstance(each, Message)]
 
 
 @app.job
@@ -102,7 +102,8 @@ async def parallel(ctx: Context) -> int:
                 await ctx.step("double", double, 1)
 
     question, _ = await ctx.gather(ctx.receive("withdraw", type=int, check=check), tour())
-    return question.data
+    assert question is not None
+    return int(question.data)
 
 
 @app.job
@@ -112,7 +113,8 @@ async def beside_steps(ctx: Context) -> int:
             await ctx.step(f"double {n}", double, n)
 
     question, _ = await ctx.gather(ctx.receive("withdraw", type=int, check=check), steps())
-    return question.data
+    assert question is not None
+    return int(question.data)
 
 
 def finish(kit: Kit, handle: Handle[Any]) -> Any:
