@@ -34,9 +34,7 @@ def move(
     abort: Annotated[bool, Help("Give up a move: the source continues, the target becomes empty.")] = False,
     announce: Annotated[
         str | None,
-        Help(
-            "URL that programs get from the old database; default: that of the target, without password, between servers without user."
-        ),
+        Help("URL that programs are told; default: that of the target, without password (between servers: nor user)."),
     ] = None,
     compare: Annotated[bool, typer.Option("--compare/--no-compare", help="Compare all rows before the switch.")] = True,
     verify: Annotated[
