@@ -38,14 +38,12 @@ STANDARD_NOUNS = {
 # The same noun in several layers, with the same meaning in each.
 SAME_NOUN = {
     "admin": "for administrators; Django requires the name in its apps",
-    "delivery": "the handler that delivers: to webhooks, and to the channels of notifiers",
     "derived": "what the server, the command line and the client derive from a declared operation",
     "enqueue": "the operation in App and in the SQLite store",
     "hints": "names that users guess: in Python, and on the command line",
     "options": "options of a worker, options of the command line",
     "order": "queue order: the rule in the engine, its SQLite operation",
     "session": "a store session, and the command-line options that open one",
-    "verification": "of the ledger's seals, and of the signatures of inbound webhooks",
     "webhooks": "`holdfast.webhooks` for receivers, and the remote client's namespace",
     "worker": "the worker, and the command that runs it",
 }

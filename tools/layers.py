@@ -25,8 +25,7 @@ LAYERS = (
     "telemetry | outgoing",
     "stores",
     # How both databases keep it, and the modules that put the stores of all features together.
-    "*.store *.sqlite *.sqlite_* *.postgres *.postgres_* *.snapshot *.activity"
-    " features.assembly features.postgres features.sqlite",
+    "*.store *.sqlite *.sqlite_* *.snapshot *.activity features.assembly features.postgres features.sqlite",
     "worker",
     "steps",
     # What `App` offers, and every file of a feature that is not named here.
@@ -36,8 +35,8 @@ LAYERS = (
     "*.http_request *.report *.command_runner *.delivery",
     "app",
     "holdfast",
-    "server *.routes *.stream_routes *.pages *.job_page | remote",
-    "cli __main__ *.commands *.operator_commands *.message_commands *.timeline | testing",
+    "server *.routes *.pages *.job_page | remote",
+    "cli __main__ *.commands *.operator_commands *.timeline | testing",
     "integrations",
 )
 PLACES = {
@@ -72,8 +71,8 @@ def place(module: str) -> tuple[int, int]:
     parts = name.split(".")
     is_feature = parts[0] == "features" and len(parts) > 2
     candidates = [f"*.{parts[2]}"] if is_feature else [name] if parts[0] == "features" else [parts[0]]
-    if is_feature and parts[2].startswith(("sqlite_", "postgres_")):
-        candidates = [f"*.{parts[2].partition('_')[0]}_*"]
+    if is_feature and parts[2].startswith("sqlite_"):
+        candidates = ["*.sqlite_*"]
     return next((PLACES[each] for each in candidates if each in PLACES), PLACES["*"])
 
 

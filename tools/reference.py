@@ -295,10 +295,7 @@ VARIABLES = {
     "HOLDFAST_TENANT": ("The tenant of commands and workers.", "`App(tenant=)`, `--tenant`"),
     "HOLDFAST_ARTIFACTS": ("The artifact store: a directory, or `s3://bucket/prefix`.", "`App(artifacts=)`"),
     "HOLDFAST_KEYS": ("Encryption keys for payloads and results, `name:key,name:key`. The first one encrypts.", ""),
-    "HOLDFAST_SECRET_<NAME>": (
-        "The secret `<NAME>` of webhooks, endpoints, notifiers and connectors.",
-        "`App(secrets=)`",
-    ),
+    "HOLDFAST_SECRET_<NAME>": ("The secret `<NAME>` of webhooks and connectors.", "`App(secrets=)`"),
     "HOLDFAST_APP_VERSION": ("The version of the application that workers report.", "`App(version=)`"),
     "HOLDFAST_LOG_DIR": ("The folder for the output of command jobs.", "`log_dir` of `app.command`"),
     "HOLDFAST_JOB_LOG_LIMIT": (
@@ -316,16 +313,6 @@ VARIABLES = {
     "HOLDFAST_API_URL": ("The service that HTTP clients use.", "`Client(url)`"),
     "HOLDFAST_API_TOKEN": ("The API token that HTTP clients send.", "`Client(token=)`"),
     "HOLDFAST_READ_URL": ("A standby of the database, which serves what `holdfast serve` only reads.", ""),
-    "HOLDFAST_PUBLIC_URL": ("The URL of the service as browsers reach it, for single sign-on.", "`SignOn(url=)`"),
-    "HOLDFAST_OIDC_ISSUER": ("The OpenID provider; turns single sign-on on.", "`SignOn(issuer=)`"),
-    "HOLDFAST_OIDC_CLIENT_ID": ("The client id at the provider.", "`SignOn(client_id=)`"),
-    "HOLDFAST_OIDC_CLIENT_SECRET": ("The client secret; without it, the client is public.", "`SignOn(client_secret=)`"),
-    "HOLDFAST_OIDC_ROLES": ("Roles of groups: `ops=operator+approver,*=viewer`.", "`SignOn(roles=)`"),
-    "HOLDFAST_OIDC_GROUPS_CLAIM": ("The claim with the groups. Default: `groups`.", "`SignOn(groups_claim=)`"),
-    "HOLDFAST_OIDC_NAME_CLAIM": ("The claim with the name of the user. Default: `email`.", "`SignOn(name_claim=)`"),
-    "HOLDFAST_OIDC_SCOPES": ("The requested scopes. Default: `openid profile email`.", "`SignOn(scopes=)`"),
-    "HOLDFAST_OIDC_TENANT": ("The tenant of the sessions, `*`, or `claim:NAME`.", "`SignOn(tenant=)`"),
-    "HOLDFAST_OIDC_SESSION": ("How long a session lasts. Default: `8h`.", "`SignOn(session=)`"),
     "HOLDFAST_DISABLE": ("Fast paths to turn off: `pipeline`, `task-pool`, separated by commas.", ""),
 }
 # Variables in the environment of the program of a command job.
@@ -344,7 +331,7 @@ FOREIGN = {
 def variables() -> set[str]:
     """Return the variables that `holdfast.config` names."""
     names = {value for name, value in vars(config).items() if name.endswith("_VARIABLE")}
-    return names | {*config.SIGN_ON_VARIABLES.values(), f"{config.SECRET_PREFIX}<NAME>"}
+    return names | {f"{config.SECRET_PREFIX}<NAME>"}
 
 
 def settings_page() -> str:

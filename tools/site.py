@@ -8,9 +8,6 @@ the pages are copied to .site/docs with three changes:
 - CHANGELOG.md of the root becomes a page.
 - Decisions (docs/adr/) are listed in the navigation in order.
 
-For assistants it also writes site/llms.txt, the pages with what each is about (https://llmstxt.org), and
-site/llms-full.txt, their text.
-
 A page that is not in the navigation, a page of the navigation that does not exist, a broken link or anchor fails the
 build.
 """
@@ -33,7 +30,6 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 STAGE = ROOT / ".site"
 CHANGELOG = "changelog.md"
-NOT_FOR_ASSISTANTS = ("conformance.md", "performance.md", "reference/attacks.md", "reference/footprint.md")
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.DOTALL | re.MULTILINE)
 
@@ -140,45 +136,7 @@ def build() -> int:
     if code == 0:
         shutil.rmtree(ROOT / "site", ignore_errors=True)
         (STAGE / "site").rename(ROOT / "site")
-        write_llms(ROOT / "site")
     return code
-
-
-def write_llms(target: Path) -> None:
-    """Write llms.txt and llms-full.txt. Decisions, figures and what only people of the project need are left out."""
-    settings = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), _SettingsLoader)
-    address, repository = (settings.get("site_url") or "").rstrip("/"), settings.get("repo_url")
-    index, full = [f"# {settings['site_name']}", f"> {settings['site_description']}"], []
-    for section in settings["nav"]:
-        ((title, pages),) = section.items()
-        lines = []
-        for page in _pages(pages):
-            if page in NOT_FOR_ASSISTANTS or page.startswith("adr/") or not (DOCS / page).is_file():
-                continue
-            text = rewritten((DOCS / page).read_text(encoding="utf-8"), page, repository).strip()
-            (target / page).parent.mkdir(parents=True, exist_ok=True)
-            (target / page).write_text(text + "\n", encoding="utf-8")  # the page as Markdown, beside the HTML
-            name, about = _about(text)
-            lines.append(f"- [{name}]({address}/{page}){': ' + about if about else ''}")
-            full.append(f"<!-- {page} -->\n\n{text}")
-        if lines:
-            index.append(f"## {title}\n\n" + "\n".join(lines))
-    skill = (ROOT / "skills/holdfast/SKILL.md").read_text(encoding="utf-8")
-    (target / "skill.md").write_text(skill, encoding="utf-8")
-    index.append(
-        f"## Skill\n\n- [Write code with Holdfast]({address}/skill.md): rules and tested examples for an assistant"
-    )
-    (target / "llms.txt").write_text("\n\n".join(index) + "\n", encoding="utf-8")
-    (target / "llms-full.txt").write_text("\n\n".join([*index[:2], *full]) + "\n", encoding="utf-8")
-
-
-def _about(markdown: str) -> tuple[str, str]:
-    """The title of a page, and the first sentence of its text."""
-    title, *paragraphs = re.split(r"\n\s*\n", _FENCE.sub("", markdown))
-    plain = (each for each in paragraphs if re.match(r"[A-Z`*\[]", each) and not each.startswith(("- ", "|")))
-    text = re.sub(r"\s+", " ", _LINK.sub(r"\1", next(plain, "")))
-    sentence = re.match(r".+?[.:](?= |$)", text)
-    return title.removeprefix("# ").strip(), (sentence.group() if sentence else text).rstrip(":")
 
 
 def serve() -> int:

@@ -130,8 +130,7 @@ def declared() -> dict[str, str]:
     with closing(App("sqlite:///:memory:")) as app:
         nouns = {noun: each for noun in dir(app) if isinstance(each := getattr(app, noun), forms.Namespace)}
     for noun, namespace in nouns.items():
-        members = {verb: form for base in reversed(type(namespace).__mro__) for verb, form in vars(base).items()}
-        for verb, form in members.items():
+        for verb, form in vars(type(namespace)).items():
             route = http_of(form.program) if isinstance(form, forms.operation) else None
             if route is not None:
                 names.setdefault(f"{route.method} {route.path}", f"{camel(noun)}.{camel(verb)}")
@@ -143,7 +142,7 @@ def operations(api: dict[str, Any]) -> list[Operation]:
     result: dict[str, Operation] = {}
     names = declared()
     for path, methods in api["paths"].items():
-        if not path.startswith(PREFIX + "/") or path.endswith(("/stream", "/live")):
+        if not path.startswith(PREFIX + "/") or path.endswith("/stream"):
             continue
         for method, document in methods.items():
             relative = path.removeprefix(PREFIX)
@@ -238,7 +237,7 @@ class Methods:
             if kind is not None:
                 yield "query: { ...input }"
         elif operation.full in KEYED:
-            yield "body: { ...input, key: input.key ?? newKey(input) }"
+            yield "body: { ...input, key: input.key ?? newKey() }"
         else:
             yield "body: input"
         properties = self.inputs.get(operation.input, {}).get("properties", {})

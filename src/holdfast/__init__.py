@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from holdfast import webhooks
 from holdfast.app import App
-from holdfast.app.batches import BatchItem
 from holdfast.app.process_handlers import Process
 from holdfast.context import Context, SyncContext, current
 from holdfast.engine.hooks import EndInfo, EnqueueInfo, Hooks, NewJob, RunInfo
@@ -40,15 +39,13 @@ from holdfast.features.limits.model import Limit, Pause, Reservation
 from holdfast.features.payloads.model import PayloadPolicy
 from holdfast.features.retention.model import Retention, Usage
 from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
-from holdfast.features.streams.model import Chunk
 from holdfast.features.webhooks.model import Webhook
 from holdfast.features.workflows.model import Workflow, WorkflowFailure, WorkflowStatus
 from holdfast.features.workflows.run import WorkflowPlan, WorkflowRun
 from holdfast.kind import Kind
 from holdfast.outgoing import EgressPolicy
 from holdfast.steps.approvals import ApprovalNotice, Decision
-from holdfast.steps.messages import Message
-from holdfast.steps.plan import step_key
+from holdfast.steps.driver import step_key
 from holdfast.steps.values import AppEvent
 from holdfast.stores.requests import SentResult
 from holdfast.telemetry.logs import configure_logging
@@ -64,9 +61,7 @@ __all__ = [
     "Attempt",
     "AttemptLog",
     "Backoff",
-    "BatchItem",
     "Cancel",
-    "Chunk",
     "Context",
     "DeadLetterGroup",
     "Decision",
@@ -82,7 +77,6 @@ __all__ = [
     "Job",
     "Kind",
     "Limit",
-    "Message",
     "NewJob",
     "Operation",
     "Pause",

@@ -30,18 +30,6 @@ SERVICE_TOKEN_VARIABLE = "HOLDFAST_API_TOKEN"
 DISABLE_VARIABLE = "HOLDFAST_DISABLE"
 METRICS_PORT_VARIABLE = "HOLDFAST_METRICS_PORT"
 JOB_LOG_LIMIT_VARIABLE = "HOLDFAST_JOB_LOG_LIMIT"
-PUBLIC_URL_VARIABLE = "HOLDFAST_PUBLIC_URL"
-SIGN_ON_VARIABLES = {
-    "issuer": "HOLDFAST_OIDC_ISSUER",
-    "client_id": "HOLDFAST_OIDC_CLIENT_ID",
-    "client_secret": "HOLDFAST_OIDC_CLIENT_SECRET",
-    "roles": "HOLDFAST_OIDC_ROLES",
-    "groups_claim": "HOLDFAST_OIDC_GROUPS_CLAIM",
-    "name_claim": "HOLDFAST_OIDC_NAME_CLAIM",
-    "scopes": "HOLDFAST_OIDC_SCOPES",
-    "tenant": "HOLDFAST_OIDC_TENANT",
-    "session": "HOLDFAST_OIDC_SESSION",
-}
 
 FAST_PATHS = ("pipeline", "task-pool")
 """Fast paths that depend on more of CPython or psycopg than their documentation promises. Each can be switched off."""
@@ -123,19 +111,6 @@ def log_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
 def job_log_limit(environment: Mapping[str, str] = os.environ) -> str | None:
     """Return how much of each attempt's log is stored: a size such as ``1MB``, or ``0`` for none; None if unset."""
     return environment.get(JOB_LOG_LIMIT_VARIABLE, "").strip() or None
-
-
-def sign_on(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the settings of single sign-on, or nothing without ``HOLDFAST_OIDC_ISSUER``. Raises ``InvalidSetting``."""
-    given = {name: environment.get(variable, "").strip() for name, variable in SIGN_ON_VARIABLES.items()}
-    given["url"] = environment.get(PUBLIC_URL_VARIABLE, "").strip()
-    if not given["issuer"]:
-        return {}
-    for name in ("client_id", "roles", "url"):
-        if not given[name]:
-            variable = SIGN_ON_VARIABLES.get(name, PUBLIC_URL_VARIABLE)
-            raise InvalidSetting(f"single sign-on needs {variable}", code="invalid_sign_on", fix=f"Set {variable}.")
-    return {name: value for name, value in given.items() if value}
 
 
 def state_directory(environment: Mapping[str, str] = os.environ) -> Path:

@@ -21,17 +21,12 @@ from holdfast.engine.steps import RESERVED, Progress
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.features.jobs.handle import Handle
-from holdfast.features.limits.model import MAX_COUNT, check_units
 from holdfast.features.retention.model import check_cost
 from holdfast.features.workflows.model import ParentResult
 from holdfast.features.workflows.run import Extension, Results, aextend_workflow, extend_workflow
-from holdfast.steps import wait_calls
 from holdfast.steps.calls import AwaitedCalls, BlockingCalls, Checkpoints, SyncCheckpoints
-from holdfast.steps.continuing import acontinue, continue_now
 from holdfast.steps.handler_run import Facts, HandlerRun
-from holdfast.steps.messages import AwaitedMessages, BlockingMessages
 from holdfast.steps.transaction import AsyncTransaction, Transaction
-from holdfast.steps.wait_calls import AwaitedWaits, BlockingWaits, OnCancel, Spawned
 from holdfast.stores.flow import Flow
 from holdfast.stores.session import Session
 from holdfast.telemetry import observers
@@ -106,10 +101,6 @@ class BaseContext(Facts):
 
     # --- parts of the sync and the async forms ---
 
-    def _units(self, units: int) -> Flow[bool]:
-        session = self._run.session
-        return session.store.limits.use_units(self._run.claim, check_units(units, -MAX_COUNT), session.scope)
-
     def _progress(self, fraction: float | None, message: str | None) -> Flow[bool] | None:
         """Hand the report to the worker's writer; outside a worker, return the flow that writes it."""
         run = self._run
@@ -146,9 +137,7 @@ class BaseContext(Facts):
     def _references(self) -> Flow[References]:
         return self._run.session.store.jobs.references(self.job_id, self.tenant)
 
-    def _child(
-        self, kind: Any, args: tuple[Any, ...], options: dict[str, Any], own_key: str | None = None
-    ) -> Prepared[Any]:
+    def _child(self, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
         if self._run.prepare is None:
             raise InvalidSetting("ctx.spawn works only in a worker", code="no_worker")
         complete = {"tenant": self.tenant, "enqueued_by": f"job {self.job_id}"} | options
@@ -156,8 +145,6 @@ class BaseContext(Facts):
             complete.setdefault("parent", self.job_id)
         if complete.get("key") is not None:
             complete["key"] = f"{self.job_id}:{check_name(complete['key'], 'key', limit=200)}"
-        elif own_key is not None:
-            complete["key"] = own_key
         return self._run.prepare(kind, args, complete)
 
     def _scheduled_at(self) -> Flow[datetime | None]:
@@ -182,7 +169,7 @@ class BaseContext(Facts):
         return self.workflow_id
 
 
-class Context(AwaitedWaits, AwaitedCalls, AwaitedMessages, BaseContext):
+class Context(AwaitedCalls, BaseContext):
     """The context of an async handler: what it can know about its job, and do while it runs.
 
     Operations that use the database are coroutines::
@@ -224,46 +211,18 @@ class Context(AwaitedWaits, AwaitedCalls, AwaitedMessages, BaseContext):
         self._check_applied(await self._run.session.arun(self._artifact(name, uri, meta)))
         return uri
 
-    async def use_units(self, units: int) -> None:
-        """Take ``units`` more from the rates of the job's limit key and resources; a negative number gives some back.
-
-        For work whose size is known only afterwards: ``await ctx.use_units(answer.tokens - 500)``. Others wait longer.
-        In a handler with steps, call it in the step: code between steps runs again.
-        """
-        self._check_applied(await self._run.session.arun(self._units(units)))
-
     async def references(self) -> References:
         """Return the URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
         return await self._run.session.arun(self._references())
 
-    async def spawn(self, kind: Any, *args: Any, on_cancel: OnCancel = "leave", **options: Any) -> Handle[Any]:
-        """Enqueue a child: ``await ctx.spawn(resize, image)``. Options are those of ``using``.
+    async def spawn(self, kind: Any, *args: Any, **options: Any) -> Handle[Any]:
+        """Enqueue a child: ``await ctx.spawn(resize, image, key="page-1")``. Options are those of ``using``.
 
-        A durable call: later attempts get the child of the first one. ``on_cancel="cancel"`` cancels the child when
-        this job is cancelled. A ``key`` is private to this job: calls with the same key return the same child.
+        Pass a ``key`` so that a retry of this job finds the child of the first attempt instead of making another. The
+        key is private to this job.
         """
-        run = self._run
-        wait_calls.check_on_cancel(on_cancel)
-        if run.tools is not None:
-            await run.plan.durable.remember()
-        n = wait_calls.recorded_spawn(run, kind, options)
-        if n is None:
-            return await self._child(kind, args, options).aenqueue(run.session)
-        prepared = self._child(kind, args, options, wait_calls.spawn_key(run, n))
-        spawned = Spawned(prepared, run, on_cancel)
-
-        async def enqueue() -> dict[str, Any]:
-            return spawned.accept(await run.session.aenqueue([prepared.spec], prepared.tenant))
-
-        return spawned.handle(await run.plan.durable.drive(wait_calls.spawning(run, n, kind), enqueue))
-
-    async def continue_as(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """End this run as succeeded, and begin the next one with these arguments: ``await ctx.continue_as(page + 1)``.
-
-        The next run is a new job of the same kind with the same settings and key, and without recorded steps. Both are
-        one transaction. Nothing after the call runs.
-        """
-        await acontinue(self._run, args, kwargs)
+        call = self._child(kind, args, options)
+        return await call.aenqueue(self._run.session)
 
     async def scheduled_at(self) -> datetime | None:
         """Return the scheduled time for which this job, or its workflow, was created; None without a schedule.
@@ -307,7 +266,7 @@ class Context(AwaitedWaits, AwaitedCalls, AwaitedMessages, BaseContext):
         await self._run.ending.aon(connection, result)
 
 
-class SyncContext(BlockingWaits, BlockingCalls, BlockingMessages, BaseContext):
+class SyncContext(BlockingCalls, BaseContext):
     """The context of a sync handler. It has the operations of ``Context``; each blocks until it is done::
 
     @app.job
@@ -344,45 +303,18 @@ class SyncContext(BlockingWaits, BlockingCalls, BlockingMessages, BaseContext):
         self._check_applied(self._run.session.run(self._artifact(name, uri, meta)))
         return uri
 
-    def use_units(self, units: int) -> None:
-        """Take ``units`` more from the rates of the job's limit key and resources; a negative number gives some back.
-
-        For work whose size is known only afterwards: ``ctx.use_units(answer.tokens - 500)``. Others wait longer. In a
-        handler with steps, call it in the step: code between steps runs again.
-        """
-        self._check_applied(self._run.session.run(self._units(units)))
-
     def references(self) -> References:
         """Return the URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
         return self._run.session.run(self._references())
 
-    def spawn(self, kind: Any, *args: Any, on_cancel: OnCancel = "leave", **options: Any) -> Handle[Any]:
-        """Enqueue a child: ``ctx.spawn(resize, image)``. Options are those of ``using``.
+    def spawn(self, kind: Any, *args: Any, **options: Any) -> Handle[Any]:
+        """Enqueue a child: ``ctx.spawn(resize, image, key="page-1")``. Options are those of ``using``.
 
-        A durable call, as that of ``Context``.
+        Pass a ``key`` so that a retry of this job finds the child of the first attempt instead of making another. The
+        key is private to this job.
         """
-        run = self._run
-        wait_calls.check_on_cancel(on_cancel)
-        if run.tools is not None:
-            run.thread_driver.run_on_loop(run.plan.durable.remember())
-        n = wait_calls.recorded_spawn(run, kind, options)
-        if n is None:
-            return self._child(kind, args, options).enqueue(run.session)
-        prepared = self._child(kind, args, options, wait_calls.spawn_key(run, n))
-        spawned = Spawned(prepared, run, on_cancel)
-
-        def enqueue() -> dict[str, Any]:
-            return spawned.accept(run.session.enqueue([prepared.spec], prepared.tenant))
-
-        return spawned.handle(run.thread_driver.drive(wait_calls.spawning(run, n, kind), enqueue))
-
-    def continue_as(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """End this run as succeeded, and begin the next one with these arguments: ``ctx.continue_as(page + 1)``.
-
-        The next run is a new job of the same kind with the same settings and key, and without recorded steps. Both are
-        one transaction. Nothing after the call runs.
-        """
-        continue_now(self._run, args, kwargs)
+        call = self._child(kind, args, options)
+        return call.enqueue(self._run.session)
 
     def scheduled_at(self) -> datetime | None:
         """Return the scheduled time for which this job, or its workflow, was created; None without a schedule.
@@ -482,8 +414,3 @@ def enter(context: LazyContext, claim: Claim, client: Session) -> None:
     _current.set(context)
     client.belong_to(claim.tenant)
     observers.bind(claim.id, claim.tags)
-
-
-def leave() -> None:
-    """Unbind the context in this task or call: it works for several jobs."""
-    _current.set(None)

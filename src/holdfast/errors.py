@@ -111,7 +111,6 @@ FIXES: Final = {
     "migration_failed": "Read the database's message. If another program has tables there, use another schema or file.",
     "artifacts_away": "Check that the folder or bucket exists and that this user may write to it.",
     "redirected": "Use the address of the redirect.",
-    "budget_used_up": "Enqueue again later, or raise the limit: holdfast limits set.",
     "tenant_full": "Enqueue again later, or raise the limit: holdfast tenants set NAME --max-pending N",
     "kind_unregistered": "Register it: holdfast kinds set NAME; or all of an app: holdfast kinds register MODULE:APP",
     "agent_unregistered": "Register it: holdfast agents set NAME",

@@ -11,7 +11,6 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from holdfast import context
-from holdfast.engine.collapse import collapse_key, collapse_of
 from holdfast.engine.hints import ATTRIBUTES, OPTIONS, check_options, no_attribute, option_hint
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Enqueued, JobSpec, References
@@ -207,7 +206,7 @@ class Kind(Generic[P, R]):
         if not shared or context.current_run() is not None:
             retry_given = self._overrides_agent_retry(self._retry_given)
             spec, tenant = make_spec(self.name, payload, self.defaults, self._session, retry_given)
-            if spec.content_key is None and context.current_run() is None:
+            if "dedupe" not in self.defaults and context.current_run() is None:
                 shared.update(_without(spec, "id", "payload"))
                 if spec.key is None and spec.parent_id is None and spec.references is None:
                     shared["alike"] = shared
@@ -256,10 +255,11 @@ def make_spec(
         parent_id = parent.claim.id
     if parent is not None and options.get("connection") is None:
         parent.completion.check_no_block(client.store.embedded)
-    dedupe, collapse = options.get("dedupe"), collapse_of(options)
+    dedupe = options.get("dedupe")
+    if dedupe not in (None, "skip", "coalesce"):
+        raise InvalidSetting(f"dedupe must be skip or coalesce, not {dedupe!r}", code="invalid_dedupe")
     delay, run_at, deadline = options.get("delay"), options.get("run_at"), options.get("deadline")
-    limit_key, resources, units = options.get("limit_key"), options.get("resources", ()), options.get("units")
-    key = _text(options.get("key"), "key")
+    limit_key, resources = options.get("limit_key"), options.get("resources", ())
     spec = JobSpec(
         id=new_id(),
         kind=kind,
@@ -273,14 +273,9 @@ def make_spec(
         retry=as_policy(options.get("retry", DEFAULT_RETRY)),
         retry_given=retry_given,
         retry_as=check_retry_as(options.get("retry_as")),
-        key=key,
-        content_key=collapse_key(kind, tenant, key)
-        if collapse and key
-        else client.vault.keyed(content_hash(kind, tenant, decode(payload)))
-        if dedupe
-        else None,
+        key=_text(options.get("key"), "key"),
+        content_key=client.vault.keyed(content_hash(kind, tenant, decode(payload))) if dedupe else None,
         dedupe=dedupe,
-        collapse=collapse,
         tags=_traced(_tags(options.get("tags", ())), options.get("trace")),
         agent=_text(options.get("agent"), "agent"),
         executor=None if options.get("executor") is None else check_name(options.get("executor"), "executor"),
@@ -289,7 +284,7 @@ def make_spec(
         parent_id=None if parent_id is None else parse_id(parent_id),
         workflow_id=None if options.get("workflow_id") is None else parse_id(options.get("workflow_id")),
         external_ref=_text(options.get("external_ref"), "external_ref"),
-        uses=() if limit_key is None and resources == () and units is None else uses(limit_key, resources, units),
+        uses=() if limit_key is None and resources == () else uses(limit_key, resources),
         references=_references(options),
         enqueued_by=_text(options.get("enqueued_by"), "enqueued_by")
         or (f"job {parent.claim.id}" if parent else client.actor),

@@ -36,8 +36,6 @@ def play(app: App, rules: PayloadPolicy | None) -> dict[str, list[str]]:
         await ctx.checkpoint.save({"mark": CANARY}, name="mark")
         await ctx.artifact("file", data=CANARY.encode())
         await ctx.step("look", lambda: {"step": CANARY})
-        await ctx.publish("state", {"value": CANARY})
-        await ctx.stream("out").write({"chunk": CANARY})
         if how == "wait":
             await ctx.wait_for_event("arrived", match={"patient": CANARY}, timeout="1h")
         if how == "ask":

@@ -34,17 +34,7 @@ ADMINISTERS = {
         "revoke_token",
         "list_tokens",
     ),
-    *(
-        "set_notifier",
-        "remove_notifier",
-        "set_endpoint",
-        "remove_endpoint",
-        "set_connector",
-        "remove_connector",
-        "list_pins",
-        "pin_login",
-        "unpin_login",
-    ),
+    *("set_connector", "remove_connector", "list_pins", "pin_login", "unpin_login"),
     *("run_archives", "verify_archive", "read_archived_job"),
     *("set_kind", "remove_kind", "set_event_type", "remove_event_type", "set_policies"),
     *(

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast import App, BatchItem, Context, SyncContext
+from holdfast import App, SyncContext
 
 FOLDER = Path(os.environ["HOLDFAST_TEST_FOLDER"])
 # A program that ignores SIGTERM and has a child.
@@ -36,16 +36,6 @@ def hold(ctx: SyncContext, number: int) -> int:
     return number
 
 
-@app.job(batch=4, within="10s")
-def together(items: list[BatchItem[int]]) -> list[int | Exception]:
-    """All calls but those of one job wait to be killed."""
-    with (FOLDER / "begun").open("a") as marks:
-        marks.writelines(f"{len(items)} {item.value} {item.attempt}\n" for item in items)
-    while len(items) > 1:
-        time.sleep(0.01)
-    return [item.value for item in items]
-
-
 @app.job()
 def quick(number: int) -> int:
     return number
@@ -60,24 +50,3 @@ def poison(ctx: SyncContext) -> None:
 def logs(ctx: SyncContext) -> None:
     ctx.log.info("begun")
     time.sleep(600)
-
-
-@app.job()
-async def mailroom(ctx: Context, count: int) -> list[int]:
-    """Receive messages, and write about each to a stream, in steps and between them."""
-    received = []
-    for n in range(count):
-        message = await ctx.receive("letter")
-        await ctx.stream("log").write(f"after {n}")
-
-        async def sort(number: int) -> int:
-            await ctx.stream("log").write(f"in {number}")
-            with (FOLDER / "begun").open("a") as marks:
-                marks.write(f"{os.getpid()} {number} {ctx.attempt}\n")
-            return number
-
-        received.append(await ctx.step("sort", sort, message.data))
-        await ctx.publish("sorted", received)
-        if message.asked:
-            await ctx.answer(message, len(received))
-    return received

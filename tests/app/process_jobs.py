@@ -215,28 +215,3 @@ def pay_after_a_step(ctx: SyncContext) -> None:
 
 def pay_without_asking(ctx: SyncContext) -> str:
     return "paid"
-
-
-@app.job(process=True)
-async def talks(ctx: Context) -> str:
-    async def within() -> None:
-        await ctx.stream("out").write("in a step")
-
-    await ctx.stream("out").write("before")
-    await ctx.publish("ready", True)
-    question = await ctx.receive("double", type=int)
-    await ctx.answer(question, 2 * question.data)
-    await ctx.step("within", within)
-    await ctx.stream("out").write("after")
-    return "done"
-
-
-@app.job(process=True)
-def talks_blocking(ctx: SyncContext) -> str:
-    ctx.stream("out").write("before")
-    ctx.publish("ready", True)
-    question = ctx.receive("double", type=int)
-    ctx.answer(question, 2 * question.data)
-    ctx.step("within", lambda: ctx.stream("out").write("in a step"))
-    ctx.stream("out").write("after")
-    return "done"

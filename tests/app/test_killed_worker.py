@@ -57,24 +57,6 @@ def test_jobs_of_a_killed_worker_are_finished_by_another(app: App, url: str, tmp
     assert all(handle.get().attempt == 1 for handle in others)
 
 
-@pytest.mark.req("HF-12")
-def test_jobs_of_a_killed_batch_run_alone_afterwards(app: App, url: str, tmp_path: Path) -> None:
-    session_of(app).make_ready()
-    jobs = [app.enqueue("together", {"items": n}) for n in range(4)]
-    with ExitStack() as stack:
-        victim = stack.enter_context(worker(url, tmp_path))
-        until(lambda: len(starts(tmp_path)) == 4, "the batch runs")
-        victim.kill()
-        victim.wait(timeout=10)
-        stack.enter_context(rescuer(url, tmp_path))
-        assert [handle.result(timeout=30) for handle in jobs] == [0, 1, 2, 3]
-    assert sorted(starts(tmp_path)) == [*((1, n, 2) for n in range(4)), *((4, n, 1) for n in range(4))]
-    for handle in jobs:
-        job = handle.get()
-        assert (job.attempt, job.crashes, job.retries) == (2, 1, 0)
-        assert [event.type for event in handle.history()][1:3] == ["take", "lease_expired"]
-
-
 @pytest.mark.slow
 @pytest.mark.req("CX-15", "CX-10")
 def test_no_job_is_lost_when_every_worker_is_killed(app: App, url: str, tmp_path: Path) -> None:

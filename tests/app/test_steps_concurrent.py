@@ -121,7 +121,7 @@ def test_step_started_after_the_handler_ended_does_not_run(app: App, ends: str) 
     tasks: list[asyncio.Task[None]] = []
 
     async def late(ctx: Context, call: Awaitable[None]) -> None:
-        while ctx.stop_reason is None and not ctx._run.plan.durable.suspensions._waits:  # noqa: ASYNC110
+        while ctx.stop_reason is None and ctx._run.plan.durable.suspended is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await call
 

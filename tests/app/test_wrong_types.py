@@ -20,7 +20,7 @@ pytestmark = pytest.mark.req("DP-3", "JF-5")
 WRONG: tuple[Any, ...] = (1, None, object(), [1], [None], {"a": 1}, b"x", 1.5)
 # Functions that run, wait, declare or open something are not calls with data.
 EXCLUDED = {"close", "aclose", "run_worker", "worker", "tick", "job", "command", "report", "redact", "on"}
-EXCLUDED |= {"schedule", "wait", "wait_for_value", "ask", "result", "repository", "hold", "transaction"}
+EXCLUDED |= {"schedule", "wait", "result", "repository", "hold", "transaction"}
 EXCLUDED |= {"check_options", "firm"}  # of a kind, used by other parts of the app
 
 

@@ -14,8 +14,6 @@ ALLOWED = {"stores", "config.py", "cli", "integrations", "testing"}
 ALLOWED_FILES = {"commands.py", "store.py", "snapshot.py", "sqlite.py", "sqlite_purge.py"}
 """Files of a feature that may name a database: its commands and its store operations."""
 ASSEMBLY = {PACKAGE / "features" / name for name in ("assembly.py", "postgres.py", "sqlite.py")}
-BETWEEN = PACKAGE / "features" / "moves"
-"""A move goes from one database to the other."""
 WORDS = re.compile(r"sqlite|postgres", re.IGNORECASE)
 
 
@@ -25,9 +23,7 @@ def sources() -> list[Path]:
     return sorted(
         path
         for path in outside
-        if path not in ASSEMBLY
-        and path.parent != BETWEEN
-        and not (path.parent.parent.name == "features" and _is_store_file(path.name))
+        if path not in ASSEMBLY and not (path.parent.parent.name == "features" and _is_store_file(path.name))
     )
 
 

@@ -20,19 +20,8 @@ pytestmark = pytest.mark.req("ARCH")
 
 SRC = Path(holdfast.__file__).parent
 NAMESPACES = {
-    *(
-        "agents",
-        "approvals",
-        "archives",
-        "audit",
-        "connectors",
-        "consumers",
-        "dead_letters",
-        "endpoints",
-        "event_types",
-        "events",
-    ),
-    *("executors", "health", "jobs", "kinds", "limits", "notifiers", "policies"),
+    *("agents", "approvals", "archives", "audit", "connectors", "consumers", "dead_letters", "event_types", "events"),
+    *("executors", "health", "jobs", "kinds", "limits", "policies"),
     *(
         "operations",
         "pauses",

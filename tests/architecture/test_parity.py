@@ -58,7 +58,6 @@ EXCEPTIONS = (
     Exempt("command", "dead_letters.jobs", "`dead-letters show` has the newest, `jobs list --group` all"),
     Exempt("command", "dead_letters.redrive_as", "`jobs redrive --payload`"),
     Exempt("command", "approvals.issue_token", "shorter: its result is a token", called="approvals token"),
-    Exempt("command", "endpoints.receive", "providers post messages to the service"),
     Exempt("command", "approvals.get_by_token", "`approvals show` takes a token too"),
     Exempt("command", "jobs.details", "it is all that `show` shows", called="jobs show"),
     Exempt(

@@ -16,9 +16,7 @@ from holdfast.stores.postgres.migrations import CODE_FILES
 
 pytestmark = pytest.mark.req("ARCH")
 
-HOOKS = (
-    *("_on_insert", "_on_update", "_on_claim", "_on_suspend", "_on_wait", "_on_transition", "_on_redrive", "_on_event"),
-)
+HOOKS = ("_on_insert", "_on_update", "_on_claim", "_on_suspend", "_on_transition", "_on_event")
 ENQUEUE = {"agent_now", "agent_parts", "agent_refusal", "agent_message", "agents_of"}
 """``enqueue.sql`` gives a job the defaults of its agent and answers its refusal in a row, not with an exception."""
 

@@ -1,4 +1,4 @@
-"""Attacks on connector and endpoint settings (JF-11, HF-20): secrets in the database, settings for another tenant."""
+"""Attacks on connector settings (JF-11): secrets in the database, settings for every tenant or for another one."""
 
 from __future__ import annotations
 
@@ -39,48 +39,4 @@ CONNECTORS: Table = {
     "set an unbounded timeout": ("update connector set timeout = 1e9", "timeout_bounded"),
     "set an unbounded response size": ("update connector set max_bytes = 2000000000", "max_bytes_bounded"),
     "truncate the connector settings": ("truncate connector", (None, "rows are never changed")),
-    "store a secret instead of its name in an endpoint": (
-        ("""update endpoint set secrets = '["hunter2"]'""", "update endpoint set secrets = '{hunter2}'"),
-        "secrets_named",
-    ),
-    "remove all secrets of an endpoint": (
-        ("update endpoint set secrets = '[]'", "update endpoint set secrets = '{}'"),
-        "secrets_named",
-    ),
-    "accept an unsigned provider": ("update endpoint set provider = 'none'", "provider_known"),
-    "accept signatures of any age": ("update endpoint set tolerance = 1e9", "tolerance_bounded"),
-    "move an endpoint to another tenant": (
-        "update endpoint set tenant = 'acme'",
-        "endpoint: tenant, name, created_at cannot change",
-    ),
-    "create an endpoint for every tenant": (
-        "insert into endpoint (tenant, name, provider, secrets, set_by, created_at, updated_at)"
-        " select '*', name, provider, secrets, set_by, created_at, updated_at from endpoint",
-        "tenant_named",
-    ),
-    "store a secret instead of its name in a notifier": (
-        (
-            """update notifier set secrets = '["https://hooks.slack.com/x"]'""",
-            "update notifier set secrets = '{hunter2}'",
-        ),
-        "secrets_named",
-    ),
-    "store a password in the URL of a dashboard": (
-        "update notifier set dashboard = 'https://u:p@example.com'",
-        "dashboard_plain",
-    ),
-    "tell something unknown": (
-        ("""update notifier set wants = '["secrets"]'""", "update notifier set wants = '{secrets}'"),
-        "wants_known",
-    ),
-    "move a notifier to another tenant": (
-        "update notifier set tenant = 'acme'",
-        "notifier: tenant, name, created_at cannot change",
-    ),
-    "escalate a notifier to itself": (
-        "update notifier set escalate_after = 60, escalation = name",
-        "escalation_whole",
-    ),
-    "truncate the notifiers": ("truncate notifier", (None, "rows are never changed")),
-    "truncate the endpoints": ("truncate endpoint", (None, "rows are never changed")),
 }

@@ -139,7 +139,7 @@ LEDGER: Table = {
     ),
     "replace an event": (
         "insert or replace into event select seq, job_id, tenant, kind, type, from_state, to_state, attempt, at,"
-        " 'mallory', meta, xid from event where job_id = :running",
+        " 'mallory', meta from event where job_id = :running",
         (_WRITTEN[0], None),
     ),
     'bypass the ledger trigger with "or ignore"': ("update or ignore event set actor = 'nobody'", (_LEDGER[0], None)),

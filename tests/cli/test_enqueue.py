@@ -6,7 +6,6 @@ import json
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import Result
@@ -137,22 +136,6 @@ def test_dedupe_by_content_returns_first_job(holdfast: Holdfast) -> None:
     assert again.exit_code == 0
     assert again.stdout == first.stdout
     assert "No new job" in again.stderr
-
-
-@pytest.mark.req("HF-12")
-def test_calls_with_one_key_become_one_job(holdfast: Holdfast) -> None:
-    def enqueue(*options: str) -> Any:
-        return document(holdfast("enqueue", "pay", *options, "--key", "k", "--json"))
-
-    first, second = (enqueue(f'{{"n": {n}}}', "--debounce", "5m", "--longest-wait", "1h") for n in (1, 2))
-    assert (first["created"], second["created"]) == (True, True)
-    shown = document(holdfast("jobs", "show", first["id"], "--json"))
-    assert shown["job"]["state"] == "cancelled"
-    assert shown["history"][-1]["meta"] == {"reason": "superseded", "superseded_by": second["id"]}
-    assert enqueue("--throttle", "1h")["id"] == second["id"]
-    assert enqueue("--dedupe", "replace")["created"]
-    refused = holdfast("enqueue", "pay", "--throttle", "1h", "--json")
-    assert (refused.exit_code, error_of(refused)["code"]) == (2, "key_missing")
 
 
 @pytest.mark.req("HF-5")

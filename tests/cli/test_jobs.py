@@ -194,7 +194,6 @@ def test_show_prints_json(holdfast: Holdfast, store: Store) -> None:
         "made_from",
     }
     keys |= {"parents", "chain", "group", "remade", "references", "liveness", "lease_expired_at", "votes", "forks"}
-    keys |= {"undos"}
     assert set(result) == keys
     assert (result["job"]["id"], result["job"]["state"], result["job"]["payload"]) == (job_id, "dead_letter", {"n": 7})
     assert [event["type"] for event in result["history"]] == ["enqueue", "take", "fail", "dead_letter"]

@@ -37,20 +37,6 @@ def test_limits_are_set_shown_listed_and_removed(holdfast: Holdfast, store: Stor
         assert holdfast("limits", "set", *wrong).exit_code == 2
 
 
-@pytest.mark.req("HF-12")
-def test_budget_refuses_new_jobs(holdfast: Holdfast, store: Store) -> None:
-    command = ("limits", "set", "--key", "acme", "--rate", "1000/d", "--burst", "1000")
-    assert document(holdfast(*command, "--refuse", "--json"))["refuse"] is True
-    assert "refused while the rate has nothing left" in holdfast("limits", "show", "--key", "acme").stdout
-    enqueue = ("enqueue", "ask", "--limit-key", "acme", "--units", "1000", "--json")
-    document(holdfast(*enqueue))
-    assert len(claim(store, open_lease(store), 9)) == 1
-    refused = holdfast(*enqueue)
-    assert (refused.exit_code, error_of(refused)["code"]) == (4, "budget_used_up")
-    holdfast(*command)
-    assert document(holdfast(*enqueue))["created"] is True
-
-
 @pytest.mark.req("SC-10")
 def test_reservations_are_listed_and_released(holdfast: Holdfast, store: Store) -> None:
     assert "No reservations." in holdfast("reservations", "list").stderr

@@ -52,19 +52,6 @@ def test_schedule_is_created_run_edited_paused_and_deleted(holdfast: Holdfast, s
     assert (gone.exit_code, error_of(gone)["code"]) == (3, "schedule_not_found")
 
 
-@pytest.mark.req("HF-18")
-def test_backfill_names_its_job_and_its_progress(holdfast: Holdfast, store: Store) -> None:
-    holdfast("schedules", "add", "nightly", "@daily", "--kind", "report", "--queue", "slow")
-    command = ("schedules", "backfill", "nightly", "--from", "2026-01-01T00:00Z", "--to", "2026-01-04T00:00Z")
-    job_id = document(holdfast(*command, "--concurrency", "2", "--json"))["job_id"]
-    again = holdfast(*command, "--concurrency", "2")
-    assert (again.stdout.strip(), f"holdfast jobs show {job_id}" in again.stderr) == (job_id, True)
-    shown = document(holdfast("jobs", "show", job_id, "--json"))["job"]
-    assert (shown["kind"], shown["queue"]) == ("schedule.backfill", "slow")
-    refused = holdfast("schedules", "backfill", "nightly", "--from", "2026-01-04", "--to", "2026-01-01", "--json")
-    assert refused.exit_code == 2
-
-
 def test_deleting_a_declared_schedule_says_that_it_comes_back(holdfast: Holdfast, store: Store) -> None:
     with closing(App(store.url, name="shop")) as app:
 

@@ -88,7 +88,6 @@ def test_no_auth_is_allowed_only_on_loopback(
     for wrong, code, exits in (
         (["--trust-proxy", "0.0.0.0/0"], "invalid_proxy", 2),
         (["--trust-proxy", "everybody"], "invalid_proxy", 2),
-        (["--proxy-user", "X-Forwarded-User", "--proxy-roles", "*=viewer"], "proxy_required", 2),
         (["--trust-proxy", "127.0.0.1", "--no-auth"], "conflicting_options", 2),
         (["--root-path", "jobs"], "invalid_root_path", 2),
         (["--url", "sqlite:///nowhere.db"], "no_database", 3),

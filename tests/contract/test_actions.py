@@ -34,7 +34,7 @@ NOT_RECORDED = {
     *("reference", "resealed", "replaced_payload"),  # facts of jobs, and a history that never changes
     *("tenant_load", "pending_change", "fair_place"),
     *("job", "job_state", "job_tag", "event", "result", "checkpoint", "artifact", "step", "app_event", "approval"),
-    *("attempt_log", "message", "stream_part"),
+    "attempt_log",
     *("workflow", "node", "dependency", "callback", "fire", "made_from", "delivery", "idempotency", "content"),
     *("lease", "cancellation", "watch", "occupied_slot", "rate_meter", "migration", "installed"),
     *("ready", "round", "moved"),  # scratch tables of SQLite, used during a claim or a move

@@ -25,18 +25,7 @@ from tests.attacks.on_payloads import RULED
 from tests.attacks.on_retention import RETAINED
 from tests.attacks.on_tenants import CAPPED
 from tests.support.direct_sql import ByHand, PostgresByHand, open_by_hand
-from tests.support.features import (
-    connect,
-    endpoint,
-    feed_all,
-    issuing,
-    made_of,
-    notifier,
-    open_session,
-    sent,
-    subscribe,
-    webhook,
-)
+from tests.support.features import connect, feed_all, issuing, made_of, open_session, sent, subscribe, webhook
 from tests.support.job_states import bring
 from tests.support.ledger import check_ledger
 from tests.support.postgres_databases import TemplateDatabases
@@ -124,8 +113,6 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     names |= _people(store, by_hand, names) | _planned(store, by_hand) | _following(store) | _tokens(store)
     names["webhook"] = webhook(store).id
     connect(store)
-    endpoint(store)
-    notifier(store)
     assert store.run(store.webhooks.note_delivery(sent(names["webhook"], names["running"]), "default"))
     assert store.run(store.audit.seal("tests")) > 0
     for statement in (*LIMITED, *PAUSED, *CAPPED, *RETAINED, *OPERATIONS, *RULED):

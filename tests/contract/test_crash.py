@@ -11,10 +11,7 @@ from holdfast.engine.outcome import Crashed, Failed, Outcome, Succeeded
 from holdfast.engine.retry import Retry, fixed
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
-from holdfast.engine.steps import StepEntry
 from holdfast.features.assembly import Store
-from holdfast.stores.requests import JobFilter
-from tests.support.steps import save
 from tests.support.stores import (
     BROKEN,
     DONE,
@@ -140,58 +137,3 @@ def test_artifact_keeps_its_metadata(store: Store) -> None:
     assert store.run(store.jobs.artifacts(job_id, "default")) == [
         Artifact(job_id, 1, "a/b.txt", "file:///x", about, now)
     ]
-
-
-def crash_after(store: Store, job_id: str, *, progress: bool, outcome: Outcome | None) -> None:
-    """Run the next attempt: it records a step or none, and loses its process or (``outcome`` is None) its worker."""
-    forward(store, 10_000)
-    store.run(store.leases.promote())
-    claimed = take(store)
-    if progress:
-        save(store, claimed, StepEntry(claimed.attempt, f"part {claimed.attempt}", "step", "1"))
-    if outcome is None:
-        forward(store, 60)
-        store.run(store.leases.recover())
-    else:
-        forward(store, 1)
-        settle(store, claimed, outcome)
-
-
-@pytest.mark.req("CX-10")
-@pytest.mark.parametrize("outcome", [DIED, None], ids=["process", "worker"])
-def test_crashes_between_which_steps_were_recorded_do_not_reach_the_limit(
-    store: Store, outcome: Outcome | None
-) -> None:
-    job_id = put_one(store, retry=tries(5, crashes=2))
-    for _ in range(5):
-        crash_after(store, job_id, progress=True, outcome=outcome)
-        assert state_of(store, job_id) == State.RETRY_WAITING
-    crash_after(store, job_id, progress=False, outcome=outcome)
-    assert state_of(store, job_id) == State.RETRY_WAITING, "the second since the last step"
-    crash_after(store, job_id, progress=False, outcome=outcome)
-    assert (state_of(store, job_id), job(store, job_id).crashes) == (State.DEAD_LETTER, 7)
-
-
-@pytest.mark.req("CX-10")
-@pytest.mark.parametrize("outcome", [DIED, None], ids=["process", "worker"])
-def test_all_crashes_together_have_a_limit_ten_times_as_high(store: Store, outcome: Outcome | None) -> None:
-    job_id = put_one(store, retry=tries(5, crashes=1))
-    for _ in range(10):
-        crash_after(store, job_id, progress=True, outcome=outcome)
-    assert state_of(store, job_id) == State.RETRY_WAITING
-    crash_after(store, job_id, progress=True, outcome=outcome)
-    assert state_of(store, job_id) == State.DEAD_LETTER
-
-
-@pytest.mark.req("CX-10")
-@pytest.mark.parametrize("outcome", [DIED, None], ids=["process", "worker"])
-def test_progress_does_not_allow_a_crash_where_none_is_allowed(store: Store, outcome: Outcome | None) -> None:
-    once = put_one(store, retry=tries(5, crashes=0))
-    crash_after(store, once, progress=True, outcome=outcome)
-    assert state_of(store, once) == State.DEAD_LETTER
-    again = put_one(store, retry=tries(5, crashes=1), retry_as="new_job")
-    crash_after(store, again, progress=True, outcome=outcome)
-    crash_after(store, again, progress=True, outcome=outcome)
-    found = store.run(store.jobs.list(JobFilter(tenant="default")))
-    dead = {each.id for each in found if each.state is State.DEAD_LETTER}
-    assert len(dead - {once}) == 1, "a retry that is a new job begins again with the first step"

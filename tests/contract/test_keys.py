@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.collapse import Dedupe
-from holdfast.engine.job import Enqueued
+from holdfast.engine.job import Dedupe, Enqueued
 from holdfast.engine.names import content_hash
 from holdfast.engine.outcome import Outcome
 from holdfast.engine.states import State

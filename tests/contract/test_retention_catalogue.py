@@ -28,7 +28,6 @@ PURGED = {
     *("callback.job_id", "callback.workflow_id", "callback.step_id", "callback.failed_job"),
     *("workflow.id", "redriven_as.job_id", "redriven_as.new_id", "dead_letter.job_id"),
     *("reference.job_id", "resealed.job_id", "quarantine.job_id", "attempt_log.job_id", "replaced_payload.job_id"),
-    *("message.job_id", "stream_part.job_id"),
     "archived.job_id",
 }
 # Columns of the job itself, gone with its row.
@@ -45,7 +44,6 @@ JOB_COLUMNS = {
 # References from other rows to their origin; they may dangle.
 LABELS = {"app_event.cause_id", "workflow.parent_id", "workflow.correlation_id"}
 LABELS |= {"dead_letter_group.sample_job", "dead_letter_group.last_job"}
-LABELS |= {"step.awaits"}  # of a job that has ended
 LABELS |= {"reservation.job_id"}  # history, pruned by age
 LABELS |= {"webhook_delivery.job_id"}  # a log, pruned by age
 # Ids of other things.
@@ -62,7 +60,7 @@ OTHERS = {
     ),
     *("retention_pass.reached", "operation.place"),  # positions between jobs
     *("operation.id", "api_token.id", "api_token.parent_id"),
-    *("archive.id", "archived.archive_id", "message.id"),
+    *("archive.id", "archived.archive_id"),
     *("webhook.id", "webhook_delivery.id", "webhook_delivery.webhook_id"),
 }
 LABELS |= {"archive.first_job", "archive.last_job"}  # archives outlive their jobs
@@ -102,7 +100,7 @@ LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n
 # stay, because jobs refer to them.)
 SET = {
     *("agent", "template", "schedule", "job_limit", "queue_setting", "subscription", "consumer", "executor"),
-    *("payload_rule", "retention", "tenant", "pause", "connector", "webhook", "endpoint", "notifier"),
+    *("payload_rule", "retention", "tenant", "pause", "connector", "webhook"),
     *("login_pin", "registered_kind", "registered_event"),
     "unregistered_name",  # at most a thousand per tenant and registry
 }
@@ -148,7 +146,7 @@ def test_every_column_of_sqlite_that_may_name_a_job_is_listed(sqlite_url: str) -
             f"{table}.{row[1]}"
             for table in by_hand.tables()
             for row in by_hand.execute(f"pragma table_info({table})")
-            if row[1] in ("lease", "settled_by", "child", "parent", "reached", "retry_of", "id", "place", "awaits")
+            if row[1] in ("lease", "settled_by", "child", "parent", "reached", "retry_of", "id", "place")
             or row[1].endswith(("_id", "_ids", "_job", "_jobs"))
         }
         tables = {table for table in by_hand.tables() if not table.startswith("sqlite_")}

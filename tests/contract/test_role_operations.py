@@ -9,7 +9,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -36,19 +35,18 @@ from holdfast.features.payloads.store import SealedPart
 from holdfast.features.registry.model import EventTypeDraft
 from holdfast.features.retention.model import RetentionRule
 from holdfast.features.schedules.model import Schedule
-from holdfast.features.streams.model import StreamPart
 from holdfast.features.workflows.model import Addition, EdgeSpec, NodeSpec
 from holdfast.server.app import BackgroundMaintenance
 from holdfast.stores.flow import Flow
-from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, SendEvent, SendMessage
+from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, SendEvent
 from tests.api.serving import auntil
 from tests.support.direct_sql import ByHand, PostgresByHand
-from tests.support.features import draft, drafted, endpoint, issuing, notifier, sent, webhook
+from tests.support.features import draft, drafted, issuing, sent, webhook
 from tests.support.job_states import bring
 from tests.support.ledger import check_ledger
 from tests.support.operations import operations
 from tests.support.postgres_roles import ROLES, OwnedDatabases, as_role
-from tests.support.schedules import MONDAY, add, decided, firing, placed, template
+from tests.support.schedules import add, decided, firing, placed, template
 from tests.support.steps import asking, ballot, entry
 from tests.support.stores import FINAL, claim, new_id, open_lease, put_one, settle, spec, state_of
 from tests.support.workflows import Flow as Drawn
@@ -62,8 +60,6 @@ AFTER = NewSubscription.of("after", "job.enqueue", "follow.up", declared=True, s
 
 READS = {
     "attempts.log",
-    *("streams.read", "streams.names", "steps.published"),
-    "attempts.trace",
     *(
         "jobs.get",
         "jobs.list",
@@ -95,8 +91,6 @@ READS = {
     *(
         "steps.list",
         "steps.unfinished",
-        "steps.waits_for",
-        "steps.now",
         "approvals.get",
         "approvals.list",
         "approvals.votes",
@@ -156,8 +150,7 @@ READS = {
     *("versions.list", "versions.live", "versions.held", "versions.patches", "versions.unserved"),
     *("versions.mismatch", "versions.requirement"),
     *("webhooks.get", "webhooks.list", "webhooks.deliveries"),
-    *("connectors.get", "connectors.list", "endpoints.get", "endpoints.list"),
-    *("notifiers.get", "notifiers.list"),
+    *("connectors.get", "connectors.list"),
     *("tokens.find", "tokens.used", "tokens.open_session", "tokens.end_session"),
 }
 EXECUTES = {
@@ -166,7 +159,6 @@ EXECUTES = {
         "leases.open",
         "leases.renew",
         "leases.end",
-        "leases.report_blocked",
         "leases.claim",
         "leases.start",
         "leases.release",
@@ -176,18 +168,15 @@ EXECUTES = {
     *(
         "steps.save_checkpoint",
         "steps.note_upload",
-        "steps.release_key",
         "steps.add_artifact",
         "attempts.append_log",
-        "streams.append",
         "leases.promote",
         "leases.expire",
         "leases.recover",
         "leases.quarantine",
         "ledger.save_cursor",
     ),
-    *("steps.save", "ledger.send", "messages.send", "approvals.attend", "approvals.save_token"),
-    *("limits.use_units", "schedules.backfill"),
+    *("steps.save", "ledger.send", "approvals.attend", "approvals.save_token"),
     *("templates.enqueue", "schedules.fire", "schedules.declare", "schedules.add", "schedules.change"),
     *(
         "workflows.start",
@@ -205,7 +194,7 @@ EXECUTES = {
     *("retention.sweep", "declare_retention", "usage.count", "retention.orphans", "retention.forget_orphans"),
     *("operations.next", "operations.work"),
     *("audit.seal", "audit.get_seal", "audit.block", "audit.unsealed"),
-    *("webhooks.note_delivery", "webhooks.disable", "notifiers.tell_health"),
+    *("webhooks.note_delivery", "webhooks.disable"),
     "versions.offer",
 }
 LATER = datetime(2027, 1, 1, tzinfo=UTC)
@@ -224,8 +213,7 @@ GOVERNS = {
     ),
     *("dead_letters.note", "operations.start", "operations.cancel", "dead_letters.redrive_as"),
     *("webhooks.add", "webhooks.change", "webhooks.enable", "webhooks.remove"),
-    *("connectors.set", "connectors.remove", "endpoints.set", "endpoints.remove"),
-    *("notifiers.set", "notifiers.remove"),
+    *("connectors.set", "connectors.remove"),
     *("versions.move", "restores.report", "restores.adopt"),
     *("tokens.issue", "tokens.revoke", "tokens.list"),
 }
@@ -248,7 +236,6 @@ ALLOWED = {
         "templates.enqueue",
         "cancel",
         "ledger.send",
-        "messages.send",
         "workflows.start",
         "workflows.extend",
         "workflows.cancel",
@@ -331,7 +318,6 @@ def calls(
     """Every operation of the port, with valid arguments. `scope` is the tenant of leases and maintenance tasks."""
     run = store.run
     job, lease = ids["in_progress"], ids["lease"]
-    held: Any = SimpleNamespace(id=job, lease=lease, attempt=1)
     return {
         "jobs.get": lambda: run(store.jobs.get(job, tenant)),
         "jobs.list": lambda: run(store.jobs.list(JobFilter(tenant=tenant))),
@@ -387,20 +373,10 @@ def calls(
         "leases.release": lambda: run(store.leases.release(lease, [ids["leased"]], scope)),
         "steps.save_checkpoint": lambda: run(store.steps.save_checkpoint(job, lease, 1, "p", "1", scope)),
         "attempts.append_log": lambda: run(store.attempts.append_log(lease, [LogPart(job, 1, 1, "a\n")], scope)),
-        "streams.append": lambda: run(
-            store.streams.append(lease, [StreamPart(job, 1, 1, "out", 0, True, 1, "[1]")], scope)
-        ),
-        "streams.read": lambda: run(store.streams.read(job, "out", (0, 0, 0), tenant)),
-        "streams.names": lambda: run(store.streams.names(job, tenant)),
-        "messages.send": lambda: run(store.messages.send(SendMessage(new_id(), job, "go", "1"), "ada", tenant)),
-        "steps.published": lambda: run(store.steps.published(job, None, tenant)),
         "attempts.log": lambda: run(store.attempts.log(job, 1, tenant)),
-        "attempts.trace": lambda: run(store.attempts.trace(job, tenant)),
         "steps.note_upload": lambda: run(
             store.steps.note_upload(job, lease, 1, f"artifact://default/{job}/{'0' * 64}", scope)
         ),
-        "steps.release_key": lambda: run(store.steps.release_key(job, lease, scope)),
-        "leases.report_blocked": lambda: run(store.leases.report_blocked(lease, 1.0, "here", scope)),
         "steps.add_artifact": lambda: run(store.steps.add_artifact(job, lease, 1, "a", "file:a", scope)),
         "leases.settle": lambda: run(store.leases.settle(lease, [], scope)),
         "leases.promote": lambda: run(store.leases.promote(tenant=scope)),
@@ -420,8 +396,6 @@ def calls(
         "steps.save": lambda: run(store.steps.save(lease, [(job, 1, entry())], scope)),
         "steps.list": lambda: run(store.steps.list(job, tenant)),
         "steps.unfinished": lambda: run(store.steps.unfinished(job, tenant)),
-        "steps.waits_for": lambda: run(store.steps.waits_for(job, job, tenant)),
-        "steps.now": lambda: run(store.steps.now(tenant)),
         "steps.rewind": lambda: run(store.steps.rewind(ids["dead_letter"], 1, "ada", tenant)),
         "steps.fork": lambda: fork(store, ids["dead_letter"], tenant),
         "ledger.send": lambda: run(store.ledger.send(SendEvent(new_id(), "paid", "{}"), "ada", tenant)),
@@ -461,9 +435,6 @@ def calls(
         ),
         "schedules.declare": lambda: run(store.schedules.declare("shop", [], tenant)),
         "schedules.fire": lambda: run(store.schedules.fire([decided(_hourly(store), firing())], scope)),
-        "schedules.backfill": lambda: run(
-            store.schedules.backfill(ids["schedule"], held, [firing(MONDAY)], (MONDAY, MONDAY + timedelta(1)), 1, scope)
-        ),
         "schedules.run": lambda: run(store.schedules.run(ids["schedule"], firing(), True, "ada", tenant)),
         "workflows.start": lambda: Drawn(store, {"a": "", "b": "a"}).start(tenant),
         "workflows.extend": lambda: run(
@@ -483,7 +454,6 @@ def calls(
         "limits.set": lambda: run(store.limits.set(Rule.of("kind", "slow", 5), "ada", tenant)),
         "limits.remove": lambda: run(store.limits.remove("kind", "slow", "ada", tenant)),
         "limits.list": lambda: run(store.limits.list(tenant)),
-        "limits.use_units": lambda: run(store.limits.use_units(held, 1, scope)),
         "limits.wake": lambda: run(store.limits.wake(tenant=scope)),
         "limits.attend": lambda: run(store.limits.attend(tenant=scope)),
         "reservations.set": lambda: run(
@@ -610,15 +580,6 @@ def calls(
         "connectors.list": lambda: run(store.connectors.list(tenant)),
         "connectors.set": lambda: run(store.connectors.set(drafted(), "ada", tenant)),
         "connectors.remove": lambda: run(store.connectors.remove("none", "ada", tenant)),
-        "endpoints.get": lambda: run(store.endpoints.get("github", tenant)),
-        "endpoints.list": lambda: run(store.endpoints.list(tenant)),
-        "endpoints.set": lambda: endpoint(store, tenant=tenant),
-        "endpoints.remove": lambda: run(store.endpoints.remove("none", "ada", tenant)),
-        "notifiers.get": lambda: run(store.notifiers.get("ops", tenant)),
-        "notifiers.list": lambda: run(store.notifiers.list(tenant)),
-        "notifiers.set": lambda: notifier(store, tenant=tenant),
-        "notifiers.remove": lambda: run(store.notifiers.remove("none", "ada", tenant)),
-        "notifiers.tell_health": lambda: run(store.notifiers.tell_health("none", None, "ok", tenant)),
         "webhooks.get": lambda: run(store.webhooks.get("ops", tenant)),
         "webhooks.list": lambda: run(store.webhooks.list(tenant)),
         "webhooks.deliveries": lambda: run(store.webhooks.deliveries(ids["webhook"], tenant, 5)),

@@ -36,14 +36,12 @@ READS = {
     *("active_subscriptions", "fair_queues", "turn_of", "registered_only", "hides", "withheld"),
     *("pinned_tenant", "payload_indexes", "jobs_by_payload"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "event_type", "uuid7", "watch_job", "list_limits"),
-    "all_limits",
     *("halted", "preview_retention", "retention_for", "shape", "fingerprint", "seals_of"),
     *("shown_payload", "attempt_payload", "lock_waits", "lock_holders", "signal_key"),
     *("token_of", "token_used", "open_session", "end_session"),  # they require the hash of a token
 }
 PRODUCES = {
     *("enqueue", "enqueue_one", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
-    "send_message",
     *("start_workflow", "add_to_workflow", "cancel_workflow"),
 }
 EXECUTES = {
@@ -51,22 +49,12 @@ EXECUTES = {
     "seal_ledger",
     "enqueued_payloads",
     *("open_worker", "offer_held"),
-    *(
-        "open_lease",
-        "heartbeat",
-        "renew_lease",
-        "renew",
-        "report_blocked",
-        "end_lease",
-        "claim",
-        "claim_many",
-        "start_many",
-    ),
+    *("open_lease", "heartbeat", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
     *("exchange", "cancellations", "holdings"),
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),
-    *("append_log", "append_stream", "note_upload", "release_key", "backfill_schedule", "use_units"),
+    *("append_log", "note_upload"),
     *("due_work", "promote_due", "expire_overdue", "recover_leases", "quarantine"),
-    *("save_steps", "send_event", "send_message", "attend_approvals", "keep_approval_token"),
+    *("save_steps", "send_event", "attend_approvals", "keep_approval_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "fire_callbacks"),
     *("attend_limits", "wake_limited", "age_queues", "reserve", "release_reservation", "record_reservation"),
@@ -75,7 +63,7 @@ EXECUTES = {
     *("sweep_retention", "declare_retention", "count_usage", "orphans", "forget_orphans"),
     "declare_payload_rules",
     *("next_operation", "hold_operation", "do_operation"),
-    *("note_webhook_delivery", "disable_webhook", "tell_health"),
+    *("note_webhook_delivery", "disable_webhook"),
 }
 RESOLVES = {
     *(
@@ -103,8 +91,7 @@ RESOLVES = {
     *("set_retention", "delete_retention"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as", "replace_payload", "set_external_ref"),
     *("issue_token", "revoke_token"),
-    *("set_connector", "remove_connector", "set_endpoint", "remove_endpoint"),
-    *("set_notifier", "remove_notifier"),
+    *("set_connector", "remove_connector"),
     *("add_webhook", "change_webhook", "enable_webhook", "remove_webhook"),
 }
 APPROVES = {

@@ -30,11 +30,10 @@ from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.postgres import PostgresStore
 from holdfast.features.registry.model import EventTypeDraft
 from holdfast.features.retention.model import OrphanedFile, RetentionRule
-from holdfast.features.streams.model import StreamPart
 from holdfast.features.workflows.model import CallbackSpec
-from holdfast.stores.requests import JobFilter, SendEvent, SendMessage
+from holdfast.stores.requests import JobFilter, SendEvent
 from tests.support.direct_sql import PostgresByHand
-from tests.support.features import connect, endpoint, feed, issuing, notifier, pause, sent, subscribe, webhook
+from tests.support.features import connect, feed, issuing, pause, sent, subscribe, webhook
 from tests.support.features import register_tenant as register
 from tests.support.ledger import check_ledger
 from tests.support.postgres_roles import ROLES, OwnedDatabases, as_role
@@ -134,8 +133,6 @@ def database(owned_databases: OwnedDatabases) -> Iterator[Database]:
             store.run(store.steps.save_checkpoint(running.id, lease, 1, "p", "1", tenant))
             store.run(store.steps.add_artifact(running.id, lease, 1, "f", "file:f", tenant))
             store.run(store.attempts.append_log(lease, [LogPart(running.id, 1, 1, "a line\n")], tenant))
-            store.run(store.streams.append(lease, [StreamPart(running.id, 1, 1, "out", 0, True, 1, "[1]")], tenant))
-            store.run(store.messages.send(SendMessage(new_id(), running.id, "go", "1"), "ada", tenant))
             settle(store, done, Succeeded("1"), tenant=tenant)
             settle(store, broken, FINAL, tenant=tenant)
             store.run(store.ledger.save_cursor("c", "0", None, tenant))
@@ -153,8 +150,6 @@ def database(owned_databases: OwnedDatabases) -> Iterator[Database]:
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
             connect(store, tenant=tenant)
-            endpoint(store, tenant=tenant)
-            notifier(store, tenant=tenant)
             hook = webhook(store, tenant=tenant)
             assert store.run(store.webhooks.note_delivery(sent(hook.id, running.id), tenant))
             store.run(store.retention.set(RetentionRule.of("slow", clean_after="9d"), "ada", tenant))

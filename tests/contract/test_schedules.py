@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,15 +11,15 @@ import pytest
 
 from holdfast import App
 from holdfast.app.internals import scheduler_of, session_of
-from holdfast.engine.job import Claim, worker_holder
+from holdfast.engine.job import worker_holder
 from holdfast.engine.states import State
-from holdfast.errors import Conflict, InvalidArguments, InvalidSetting, NotFound, Refused, StaleLease
+from holdfast.errors import Conflict, InvalidArguments, InvalidSetting, NotFound, Refused
 from holdfast.features.assembly import Store
-from holdfast.features.schedules.model import MOST_COUNTED, MOST_FIRED, Firing
+from holdfast.features.schedules.model import MOST_COUNTED, MOST_FIRED
 from holdfast.stores.flow import Flow, Steps
 from tests.support.direct_sql import ByHand
-from tests.support.schedules import MINUTE, MONDAY, add, at, attend, firing, made, runs_of, set_time
-from tests.support.stores import TENANT, claim, history, new_id, open_lease, put, settle, spec, take, work
+from tests.support.schedules import MINUTE, MONDAY, at, attend, made, runs_of, set_time
+from tests.support.stores import claim, history, new_id, open_lease, settle, work
 
 pytestmark = pytest.mark.req("SC-9")
 
@@ -385,26 +384,3 @@ def test_scheduled_job_is_claimed_like_any_other(app: App, store: Store) -> None
     at(app, MONDAY + timedelta(hours=1))
     (claimed,) = work(store)
     assert claimed.kind == "report"
-
-
-@pytest.mark.req("HF-18")
-def test_backfill_keeps_to_its_concurrency_and_fence(store: Store) -> None:
-    schedule = add(store)
-    days = [firing(MONDAY - timedelta(days=n)) for n in range(6, 0, -1)]
-    span = (days[0].due_at, MONDAY)
-    put(store, spec("schedule.backfill"))
-    held = take(store)
-
-    def step(wanted: list[Firing], claim: Claim = held) -> tuple[int, int, int]:
-        done = store.run(store.schedules.backfill(schedule.id, claim, wanted, span, 2, TENANT))
-        return done.taken, done.created, done.running
-
-    assert step(days) == (2, 2, 2)
-    assert step(days) == (0, 0, 2)  # a step that is repeated, or runs twice, finds the rows
-    first = store.run(store.schedules.fires(schedule.id, TENANT))[-1]
-    store.run(store.jobs.operate("cancel", [first.job_id or ""], None, "ada", TENANT))
-    assert step(days) == (3, 1, 2)  # two times have a job
-    for stale in (replace(held, attempt=2), replace(held, lease=new_id())):
-        with pytest.raises(StaleLease):
-            step(days, stale)
-    assert [fire.manual for fire in store.run(store.schedules.fires(schedule.id, TENANT))] == [True] * 3

@@ -49,8 +49,6 @@ CALLS = {
     "reschedule": "job => uuid7()",
     "reschedule_many": "jobs => array[uuid7()]",
     "start_operation": "id => uuid7(), action => 'redrive', wanted => '{}', total => 0, capped => false",
-    "backfill_schedule": "schedule => uuid7(), job => uuid7(), lease => uuid7(), attempt => 1, concurrency => 1,"
-    " firings => '[]'",
     "reserve": "reservation => uuid7(), scope => 'resource', name => 'gpu'",
 }
 OUT_OF_RANGE = {

@@ -50,8 +50,6 @@ async def test_every_page_shows_its_content_and_escapes_user_input(app: App, htt
         "/templates": ("No templates",),
         "/subscriptions": ("No subscriptions", "No consumers"),
         "/connectors": ("No connector settings",),
-        "/endpoints": ("No endpoints",),
-        "/notifiers": ("No notifiers",),
         "/payload-rules": ("No payload rules",),
         "/retention": ("Jobs are kept forever",),
         "/tenants": ("default",),

@@ -22,20 +22,7 @@ pytestmark = [
 ]
 
 PAGES = ("/", "/jobs", "/approvals", "/dead-letters", "/workflows", "/schedules", "/queues", "/workers", "/limits")
-LISTS = (
-    "jobs",
-    "approvals",
-    "schedules",
-    "workflows",
-    "limits",
-    "queues",
-    "tokens",
-    "retention",
-    "webhooks",
-    "endpoints",
-    "notifiers",
-    "agents",
-)
+LISTS = ("jobs", "approvals", "schedules", "workflows", "limits", "queues", "tokens", "retention", "webhooks", "agents")
 
 PAUSE = {"what": "queue", "name": "mail", "back": "/limits", "reason": "test", "confirmed": "yes"}
 

@@ -365,18 +365,3 @@ def test_flask_shop(sqlite_url: str) -> None:
 @pytest.mark.req("HF-8")
 def test_litestar_shop(sqlite_url: str) -> None:
     assert load("litestar_shop").main(sqlite_url) == "Hello, Ada!"
-
-
-@pytest.mark.req("HF-8", "HF-9")
-@pytest.mark.slow
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_help_desk(request: pytest.FixtureRequest, tmp_path: Path, store: str) -> None:
-    """Its own tests, as in its README: a project of its own, so in a process of its own."""
-    url = request.getfixturevalue(f"{store}_url")
-    options = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:schemathesis", "-p", "no:faker")
-    command = [sys.executable, "-m", "pytest", *options, "--rootdir", str(tmp_path), "test_help_desk.py"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(
-        command, cwd=EXAMPLES / "help_desk", env=environment | {"HOLDFAST_URL": url}, capture_output=True, text=True
-    )
-    assert "1 passed" in done.stdout, done.stdout + done.stderr

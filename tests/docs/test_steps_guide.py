@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from typing import Any
@@ -12,9 +11,8 @@ import pytest
 
 from holdfast import App, Context, State
 from holdfast.app.internals import session_of
-from holdfast.errors import Refused
 from tests.docs.guide_blocks import blocks, finish, later, run
-from tests.support.workers import work_off, working
+from tests.support.workers import work_off
 
 pytestmark = [pytest.mark.req("HF-6", "CX-8"), pytest.mark.slow]
 
@@ -221,52 +219,12 @@ def patched_step(app: App, block: str) -> None:
     assert [name for _, _, name, _ in steps(app, new.id)] == ["check stock", "check", "charge", "sleep"]
 
 
-def messages(app: App, block: str) -> None:
-    cart = run(block, app)["cart"]
-    run(blocks("steps")[6], app, cart=cart)
-    (job,) = app.jobs.list(kind="cart")
-    handle = app.jobs.handle(job.id)
-    assert finish(app, handle) == ["book"]
-    assert handle.value("items") == ["book"]
-
-
-def questions(app: App, block: str) -> None:
-    names = run(block, app, pay=lambda amount: amount)
-    with working(app):
-        assert run(blocks("steps")[8], app, account=names["account"])["answer"] == {"paid": 70}
-        with pytest.raises(Refused, match="at most 100"):
-            names["account"].enqueue(100).ask("withdraw", 170, timeout=20)
-
-
-def streams(app: App, block: str) -> None:
-    async def ask_model(question: str) -> AsyncIterator[str]:
-        for word in ("Yes", ", ", question):
-            yield word
-
-    names = run(block, app, ask_model=ask_model)
-    shown: list[str] = []
-    show = run(blocks("steps")[10], app, chat=names["chat"], print=lambda text, **_: shown.append(text))["show"]
-    with working(app):
-        asyncio.run(show("really"))
-    assert shown == ["Yes", ", ", "really"]
-
-
-def shown_with_the_block_before(app: App, block: str) -> None:
-    """Run by the check of the block before."""
-
-
 CHECKS: list[Callable[[App, str], None]] = [
     first_order,
     idempotency_key_of_a_step,
     step_value_is_recorded,
     event_with_timeout,
     event_with_key,
-    messages,
-    shown_with_the_block_before,
-    questions,
-    shown_with_the_block_before,
-    streams,
-    shown_with_the_block_before,
     concurrent_steps,
     retry_policy_of_a_step,
     caught_failure,
@@ -276,7 +234,7 @@ CHECKS: list[Callable[[App, str], None]] = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(CHECKS)), ids=[f"{n}-{check.__name__}" for n, check in enumerate(CHECKS)])
+@pytest.mark.parametrize("number", range(len(CHECKS)), ids=[check.__name__ for check in CHECKS])
 def test_block_does_what_the_guide_says(app: App, number: int) -> None:
     CHECKS[number](app, blocks("steps")[number])
 

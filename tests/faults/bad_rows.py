@@ -273,8 +273,6 @@ def fill_every_table(app: App) -> None:
     app.subscriptions.set("follow", "job.succeeded", "elsewhere")
     app.webhooks.add("hook", "https://hooks.example/in", secrets="HOOK", wants=["job.dead_letter"])
     app.connectors.set("http.request", hosts=["api.example"])
-    app.endpoints.set("github", provider="github", secrets="HOOK")
-    app.notifiers.set("ops", channel="slack", secrets="OPS")
     app.templates.set("letter", "elsewhere", {"n": 1})
     app.schedules.add("daily", "0 9 * * *", kind="elsewhere", payload={"n": 1})
     app.limits.set(queue="mail", concurrency=3, rate="5/s")
@@ -304,16 +302,7 @@ def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]
     """Yield every read operation of the store, for each object in the rows."""
     store, every = session_of(app).store, "*"
     for name in (
-        *(
-            "pauses.list",
-            "limits.list",
-            "connectors.list",
-            "endpoints.list",
-            "notifiers.list",
-            "consumers.list",
-            "webhooks.list",
-            "subscriptions.list",
-        ),
+        *("pauses.list", "limits.list", "connectors.list", "consumers.list", "webhooks.list", "subscriptions.list"),
         *("payload_rules.list", "schedules.list", "templates.list", "agents.list", "workflows.list"),
         *("reservations.list", "operations.list", "retention.list", "tokens.list", "tenants.list", "health.get"),
         *("health.activity", "health.workers", "jobs.counts", "subscriptions.active", "queues.list"),

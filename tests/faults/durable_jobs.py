@@ -41,10 +41,6 @@ def declare(app: App) -> None:
     app.job("three_steps_in_thread", retry=PATIENT)(three_steps_in_thread)
     app.job("asks", retry=PATIENT)(asks)
     app.job("sleeps", retry=PATIENT)(sleeps)
-    app.job("member", retry=PATIENT)(member)
-    app.job("family", retry=PATIENT)(family)
-    app.job("family_in_thread", retry=PATIENT)(family_in_thread)
-    app.job("family_in_process", retry=PATIENT, process=True)(family_in_process)
 
 
 def _folder() -> Path:
@@ -150,63 +146,3 @@ async def sleeps(ctx: Context) -> int:
     await _wait_for_file("go" if ctx.attempt > 1 else "go-first")
     await ctx.sleep("10ms")
     return ctx.attempt
-
-
-# -- children, races and branches ----------------------------------------------------------------------------------
-
-FAMILY_KINDS = ("family", "family_in_thread", "family_in_process")
-FAMILY_RESULT = [[0, 2, 4], ["came", "yes"], [["ask north", 6], ["ask south", 8]]]
-MEMBERS = 5
-
-
-async def member(number: int) -> int:
-    await asyncio.sleep(0.02)
-    return number * 2
-
-
-def ask(place: str, job: str, attempt: int) -> str:
-    record_effect(_folder(), job, attempt, f"ask-{place} {step_key()}")
-    return f"ask {place}"
-
-
-async def family(ctx: Context) -> list[Any]:
-    children = [await ctx.spawn("member", {"number": number}) for number in range(3)]
-    sums = await ctx.gather(*(ctx.result_of(child) for child in children))
-    which, event = await ctx.first(
-        came=ctx.wait_for_event("word", match={"job": ctx.job_id}), never=ctx.sleep("1d"), late=ctx.sleep("2d")
-    )
-
-    async def visit(place: str, number: int) -> list[Any]:
-        async with ctx.branch(place):
-            asked = await ctx.step("ask", ask, place, ctx.job_id, ctx.attempt)
-            await ctx.sleep("20ms")
-            child = await ctx.spawn("member", {"number": number})
-            return [asked, await ctx.result_of(child)]
-
-    visits = await ctx.gather(visit("north", 3), visit("south", 4))
-    return [sums, [which, event.data["what"]], visits]
-
-
-def family_in_thread(ctx: SyncContext) -> list[Any]:
-    children = [ctx.spawn("member", {"number": number}) for number in range(3)]
-    sums = ctx.gather(*(ctx.later.result_of(child) for child in children))
-    which, event = ctx.first(
-        came=ctx.later.wait_for_event("word", match={"job": ctx.job_id}),
-        never=ctx.later.sleep("1d"),
-        late=ctx.later.sleep("2d"),
-    )
-
-    def visit(place: str, number: int) -> list[Any]:
-        with ctx.branch(place):
-            asked = ctx.step("ask", ask, place, ctx.job_id, ctx.attempt)
-            ctx.sleep("20ms")
-            child = ctx.spawn("member", {"number": number})
-            return [asked, ctx.result_of(child)]
-
-    visits = ctx.gather(lambda: visit("north", 3), lambda: visit("south", 4))
-    return [sums, [which, event.data["what"]], visits]
-
-
-def family_in_process(ctx: SyncContext) -> list[Any]:
-    """A function with this name, because the child process imports the handler by name."""
-    return family_in_thread(ctx)

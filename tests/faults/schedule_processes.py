@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from holdfast import App, SyncContext
+from holdfast import App
 from holdfast.errors import StoreUnavailable
 from tests.support.forkserver import start_call
 from tests.support.schedules import attend, set_time
@@ -35,21 +35,6 @@ def _fire(url: str, folder: str) -> None:
                 attend(app)
             except StoreUnavailable:
                 continue
-
-
-def _work(url: str, folder: str) -> None:
-    """Run jobs, each with a mark for its time, until the process is killed."""
-    with closing(App(url, name="clockwork", enqueued_by="tester")) as app:
-
-        @app.job()
-        def stamp(ctx: SyncContext) -> None:
-            (Path(folder) / f"{ctx.job_id}").touch()
-
-        app.run_worker(lease_ttl=1.0, sweep_every=0.3, promote_every=0.05, poll=0.05, concurrency=3, grace=1.0)
-
-
-def start_worker(url: str, folder: Path) -> ForkServerProcess:
-    return start_call(_work, url, str(folder))
 
 
 def start(url: str, folder: Path) -> ForkServerProcess:

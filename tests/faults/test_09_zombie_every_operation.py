@@ -53,8 +53,6 @@ def arguments(store: Store, name: str, zombie: Claim) -> dict[str, Any] | None:
         "claim_id": zombie.id,
         "attempt": zombie.attempt,
         "ttl": 30.0,
-        "seconds": 30.0,
-        "location": "handlers.py:1",
         "why": "closed",
         "name": "n",
         "value": "1",

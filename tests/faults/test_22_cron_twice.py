@@ -16,7 +16,7 @@ import pytest
 from holdfast import App, State
 from holdfast.app.internals import session_of
 from holdfast.features.schedules.model import Overlap
-from tests.faults.schedule_processes import STOP_FILE, advance_clock, start, start_worker, stop
+from tests.faults.schedule_processes import STOP_FILE, advance_clock, start, stop
 from tests.support.schedules import MONDAY, set_time
 from tests.support.waiting import until
 
@@ -72,27 +72,3 @@ def test_four_processes_fire_each_time_once(app: App, folder: Path, choice: rand
 @pytest.mark.timeout(600)
 def test_six_processes_fire_each_time_once_for_long(app: App, folder: Path, choice: random.Random) -> None:
     fire_schedules(app, folder, choice, rounds=20, processes=6, kills=20)
-
-
-@pytest.mark.slow
-@pytest.mark.req("HF-18")
-def test_backfill_survives_kills_of_its_workers(app: App, folder: Path, choice: random.Random) -> None:
-    app.schedules.add("beat", "every 1h", kind="stamp")
-    now = session_of(app).store.run(session_of(app).store.clock.now())
-    job_id = app.schedules.backfill("beat", start=now - timedelta(hours=60), end=now, concurrency=5)
-    url = session_of(app).store.url
-    running = [start_worker(url, folder) for _ in range(2)]
-    try:
-        for number in range(4):
-            until(lambda number=number: len(list(folder.iterdir())) >= 12 * number + choice.randrange(6), "jobs run")  # type: ignore[misc]
-            stop(running[number % 2])
-            running[number % 2] = start_worker(url, folder)
-        result = app.jobs.handle(job_id).result(timeout=60)
-    finally:
-        for each in running:
-            stop(each)
-    runs = app.schedules.history("beat", limit=1000)
-    assert len({run.due_at for run in runs}) == len({run.job_id for run in runs}) == len(runs) == 60
-    assert result["times"] == 60
-    states = Counter(job.state for job in app.jobs.list(kind="stamp", limit=1000))
-    assert states == {State.SUCCEEDED: 60}

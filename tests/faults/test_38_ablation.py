@@ -118,7 +118,7 @@ def test_zombie_can_settle_only_without_fence_and_trigger(store: Store, by_hand:
     assert {violation.job for violation in n3(take_snapshot(store.url))} == {old.id}
 
 
-UNFENCED = "SELECT id, 1, tenant FROM holdfast_job_state WHERE id IN (SELECT value FROM json_each(?)) AND ? IS NOT NULL"
+UNFENCED = "SELECT id, 1 FROM holdfast_job_state WHERE id IN (SELECT value FROM json_each(?)) AND ? IS NOT NULL"
 
 
 def test_zombie_can_store_step_without_fence(store: Store, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -52,43 +51,6 @@ def worker(new_app: NewApp) -> App:
     return app
 
 
-@both_forms
-@pytest.mark.req("HF-12")
-def test_calls_with_one_key_become_one_job(base: str, drive: Drive, worker: App) -> None:
-    client = drive(base)
-
-    def enqueue(**options: Any) -> Any:
-        return client.do(lambda c: c.enqueue("pay", {"amount": 7}, **options))
-
-    first, second = (enqueue(debounce="5m", longest_wait="1h", key="k") for _ in range(2))
-    assert worker.jobs.history(first.id)[-1].meta["superseded_by"] == second.id
-    third = enqueue(dedupe="replace", key="k")
-    assert worker.jobs.get(second.id).state == "cancelled"
-    assert enqueue(throttle="1h", key="t").created
-    again = enqueue(throttle="1h", key="t")
-    assert (again.created, again.reason) == (False, "throttled")
-    for options in ({"debounce": "5s"}, {"throttle": "5s"}, {"dedupe": "replace"}):
-        with pytest.raises(errors.InvalidSetting) as refused:  # a generated key would join no calls
-            enqueue(**options)
-        assert refused.value.code == "key_missing"
-    assert worker.jobs.get(third.id).state == "queued"
-
-
-@both_forms
-@pytest.mark.req("HF-12")
-def test_units_and_budgets(base: str, drive: Drive, worker: App) -> None:
-    client = drive(base)
-    limit = client.do(lambda c: c.limits.set(key="acme", rate="1000/d", burst=1000, refuse=True))
-    assert limit.refuse
-    job = client.do(lambda c: c.enqueue("fetch", {"n": 1}, limit_key="acme", units=1000))
-    assert worker.jobs.get(job.id).uses == ("key:acme", "units:1000")
-    worker.run_worker(burst=True)
-    with pytest.raises(errors.Refused) as refused:
-        client.do(lambda c: c.enqueue("fetch", {"n": 1}, limit_key="acme"))
-    assert refused.value.code == "budget_used_up"
-    assert client.do(lambda c: c.limits.list()) == worker.limits.list()
-
-
 @async_form
 def test_approvals_are_listed_and_decided(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
@@ -129,10 +91,6 @@ def test_schedules_templates_and_workflows(base: str, drive: Drive, worker: App)
     assert client.do(lambda c: c.schedules.preview("nightly/1", 3)) == worker.schedules.preview("nightly/1", 3)
     assert client.do(lambda c: c.schedules.pause("nightly/1")).state == "paused"
     assert client.do(lambda c: c.schedules.resume("nightly/1")).state == "active"
-    start, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 4, tzinfo=UTC)
-    backfill = client.do(lambda c: c.schedules.backfill("nightly/1", start=start, end=end, concurrency=2))
-    assert worker.jobs.get(backfill).payload["concurrency"] == 2
-    worker.jobs.cancel(backfill)
     ran = client.do(lambda c: c.schedules.run("nightly/1"))
     (fire,) = client.do(lambda c: c.schedules.history("nightly/1"))
     assert fire.job_id == ran
@@ -356,25 +314,6 @@ def test_webhooks_and_connectors(base: str, drive: Drive, worker: App) -> None:
     assert client.do(lambda c: c.connectors.get("http.request")).timeout == 5.0
     client.do(lambda c: c.connectors.remove("http.request"))
     assert worker.connectors.list() == []
-
-
-@async_form
-@pytest.mark.req("HF-20")
-def test_endpoints_and_notifiers(base: str, drive: Drive, worker: App) -> None:
-    client = drive(base)
-    options: Any = {"provider": "github", "secrets": "GITHUB_HOOK", "kind": "deploy", "tolerance": "1m"}
-    made = client.do(lambda c: c.endpoints.set("gh", **options))
-    assert made == worker.endpoints.get("gh") == client.do(lambda c: c.endpoints.list())[0]
-    assert client.do(lambda c: c.endpoints.set("gh", kind=None, event="gh.*")).kind is None
-    client.do(lambda c: c.endpoints.remove("gh"))
-    with pytest.raises(NotFound, match="endpoint_not_found"):
-        client.do(lambda c: c.endpoints.get("gh"))
-    told = client.do(lambda c: c.notifiers.set("ops", channel="slack", secrets="OPS", quiet="22:00-07:00"))
-    assert told == worker.notifiers.get("ops") == client.do(lambda c: c.notifiers.list())[0]
-    assert worker.jobs.get(client.do(lambda c: c.notifiers.test("ops"))).kind == "notifier.deliver"
-    client.do(lambda c: c.notifiers.remove("ops"))
-    with pytest.raises(NotFound, match="notifier_not_found"):
-        client.do(lambda c: c.notifiers.test("ops"))
 
 
 @async_form

@@ -19,7 +19,6 @@ MODULES = [
     ("holdfast.integrations.structlog", "structlog", "structlog"),
     ("holdfast.integrations.pydantic_ai", "pydantic_ai", "pydantic-ai"),
     ("holdfast.integrations.openai_agents", "agents", "openai-agents"),
-    ("holdfast.integrations.langgraph", "langgraph", "langgraph"),
     ("holdfast.server.app", "fastapi", "server"),
     ("holdfast.server.app", "jinja2", "server"),
     ("holdfast.telemetry.prometheus", "prometheus_client", "prometheus"),

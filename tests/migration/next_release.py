@@ -17,13 +17,13 @@ MORE = Script("9999_more", "create table more (n integer not null);\ncreate inde
 
 
 def plan_of(store: Store) -> Plan:
-    result: Plan = getattr(store, "_plan")  # noqa: B009
+    result: Plan = vars(store)["_plan"]
     return result
 
 
 def use(store: Store, plan: Plan) -> None:
     """Make the store use this plan as that of its release."""
-    setattr(store, "_plan", plan)  # noqa: B010
+    vars(store)["_plan"] = plan
 
 
 def with_more(plan: Plan, more: Script = MORE) -> Plan:

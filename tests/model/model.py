@@ -188,8 +188,6 @@ class Model(StepsModel, WorkflowsModel):
                 self.step(job, "retry", holder, due=later)
             elif item.ending == "dead_letter":
                 self.step(job, "dead_letter", holder, group_of(item.note))
-            else:
-                self.ended(job, holder)
 
     def save_checkpoint(self, job_id: str, lease: str, attempt: int, name: str, value: str, tenant: str) -> bool:
         self.holder(lease, tenant)

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.settlement import Settlement
-from holdfast.engine.states import FINISHED, State
+from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry, projection
 from holdfast.errors import NotFound
 from holdfast.features.approvals.model import Answer, Approval, Ballot, Token, Vote, agreeing, plain, refusal
@@ -116,69 +116,24 @@ class StepsModel(OperationsModel):
     def suspend(self, job: ModelJob, item: Settlement, holder: str) -> None:
         """End the attempt to wait for a time, an event, the next try of a step, or an approval."""
         pause = item.pause or {}
-        waits = [pause, *pause.get("also", ())]
         if item.ending == "ask":
             job.approval = pause["approval"]["id"]
             self.step(job, "ask", holder, item.note)
         else:
-            until = (max if pause.get("all") else min)(self._ends(wait) for wait in waits)
+            until = datetime.fromisoformat(pause["until"]) if "until" in pause else self.now + seconds(pause["delay"])
             self.step(job, "snooze", holder, item.note, due=until)
         for entry in item.steps or ():
             self._finish(job, entry)
-        for wait in waits:
-            was = job.steps.get(wait["n"])
-            if was is None or not was.over:
-                began = self.now if was is None else was.started_at
-                error, tries, awaits = wait.get("error"), wait.get("tries", 1), wait.get("awaits")
-                facts = (job.id, wait["n"], wait["name"], wait["kind"], None, error, tries, job.attempt)
-                ends = None if wait["kind"] == "approval" else self._ends(wait)
-                job.steps[wait["n"]] = Step(*facts, began, ends, None, wait.get("wanted"), self.now, awaits)
-        if item.ending == "ask":
+        was = job.steps.get(pause["n"])
+        if was is None or not was.over:
+            began = self.now if was is None else was.started_at
+            error, tries = pause.get("error"), pause.get("tries", 1)
+            facts = (job.id, pause["n"], pause["name"], pause["kind"], None, error, tries, job.attempt)
+            job.steps[pause["n"]] = Step(*facts, began, job.due_at, None, pause.get("wanted"), self.now)
+        if pause["kind"] == "event":
+            self._deliver_earlier_event(job, pause, holder)
+        elif item.ending == "ask":
             self._open(job, pause)
-        for wait in sorted(waits, key=lambda wait: wait["n"]):
-            if wait["kind"] == "event":
-                self._deliver_earlier_event(job, wait, holder)
-            elif "awaits" in wait and self._has_ended(wait["awaits"]):
-                self._continue(job, job.steps[wait["n"]], holder, {"ended": wait["awaits"]})
-
-    def _ends(self, wait: dict[str, Any]) -> datetime:
-        return datetime.fromisoformat(wait["until"]) if "until" in wait else self.now + seconds(wait["delay"])
-
-    def _has_ended(self, job_id: str) -> bool:
-        return job_id not in self.jobs or self.jobs[job_id].state in FINISHED
-
-    def _continue(self, job: ModelJob, wait: Step, actor: str, note: dict[str, Any]) -> bool:
-        """Continue a job whose wait is over, if it is suspended in it and needs no other."""
-        if job.state is not State.RETRY_WAITING or job.held or not (wait.over or wait.attempt == job.attempt):
-            return False
-        if (job.note or {}).get("all") and any(
-            step.kind == "event" or (step.awaits is not None and not self._has_ended(step.awaits))
-            for step in job.steps.values()
-            if not step.over and step.attempt == job.attempt
-        ):
-            return False
-        self.step(job, "due", actor, note)
-        return True
-
-    def step(
-        self,
-        job: ModelJob,
-        event_type: str,
-        actor: str,
-        note: dict[str, Any] | None = None,
-        due: datetime | None = None,
-        target: State | None = None,
-    ) -> None:
-        before = job.state
-        super().step(job, event_type, actor, note, due, target)
-        if job.state in FINISHED and (job.state is not State.FAILED or before is not State.IN_PROGRESS):
-            self.ended(job, actor)
-
-    def ended(self, job: ModelJob, actor: str) -> None:
-        """Continue the jobs that wait for this one."""
-        for waiter in self.jobs.values():
-            for wait in [step for step in waiter.steps.values() if step.awaits == job.id and not step.over]:
-                self._continue(waiter, wait, actor, {"ended": job.id})
 
     def _deliver_earlier_event(self, job: ModelJob, pause: dict[str, Any], holder: str) -> None:
         step = job.steps[pause["n"]]
@@ -197,7 +152,7 @@ class StepsModel(OperationsModel):
             if not fit:
                 return
             self._deliver(job, step, fit[0])
-        self._continue(job, job.steps[pause["n"]], holder, {"event": step.name})
+        self.step(job, "due", holder, {"event": step.name})
 
     def _deliver(self, job: ModelJob, step: Step, event: SentEvent) -> None:
         job.steps[step.n] = replace(step, value=event.value(), ended_at=self.now)
@@ -221,8 +176,8 @@ class StepsModel(OperationsModel):
             for step in waits:
                 if job_id in (None, job.id) and _matches(new.data, step.wanted):
                     self._deliver(job, step, new)
-                    # Not a wait of an earlier attempt.
-                    if step.attempt == job.attempt and self._continue(job, step, actor, {"event": name}):
+                    if job.state is State.RETRY_WAITING and job.due_at == step.wake_at:
+                        self.step(job, "due", actor, {"event": name})
                         woke += 1
         return SentResult(label, True, woke)
 

@@ -123,9 +123,7 @@ class StepMoves(FaultMoves):
             return data.draw(outcomes, label=label)
         self.counter += 1
         wait = data.draw(waits, label=label)
-        same_tenant = [job.id for job in self.model.within(self.model.jobs[label].tenant)]
-        awaited = data.draw(st.sampled_from(same_tenant), label="awaited job")
-        return wait.outcome(self.model.now, job_id(FIRST_APPROVAL + self.counter, self.model.now), awaited)
+        return wait.outcome(self.model.now, job_id(FIRST_APPROVAL + self.counter, self.model.now))
 
     def save_steps(self, data: st.DataObject) -> None:
         """Save steps of jobs the lease holds and of others, and a wait that timed out."""

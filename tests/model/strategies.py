@@ -9,9 +9,8 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from holdfast.engine.collapse import Dedupe
 from holdfast.engine.ids import uuid7
-from holdfast.engine.job import JobSpec
+from holdfast.engine.job import Dedupe, JobSpec
 from holdfast.engine.outcome import Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
 from holdfast.engine.retry import EXPONENTIAL, GENTLE, PATIENT, Backoff, Retry
 from holdfast.engine.settlement import Ending
@@ -172,7 +171,7 @@ APPROVALS = {"release": 4, "refund": 6}
 class Wait:
     """A reason to suspend an attempt, described independently of the jobs that exist."""
 
-    kind: Literal["sleep", "event", "step", "ask", "job"]
+    kind: Literal["sleep", "event", "step", "ask"]
     name: str
     delay: float | None
     offset: float | None
@@ -180,24 +179,10 @@ class Wait:
     since: float = 0.0
     patch: bool = False
     question: tuple[tuple[str, object], ...] = ()
-    also: tuple[str, ...] = ()
-    """What else the attempt waits for: "event", "sleep" or "job"."""
-    until_all: bool = False
 
-    def outcome(self, now: datetime, approval_id: str, job: str) -> Paused:
-        """``job`` is the job that a wait for a job awaits."""
+    def outcome(self, now: datetime, approval_id: str) -> Paused:
         steps = [StepEntry(7, "new way", "patch", took=0.5).to_json()] if self.patch else []
-        others = {
-            "event": Pause(8, "returned", "event", delay=self.delay, wanted=dict(self.match)),
-            "sleep": Pause(9, "night", "sleep", delay=30.0),
-            "job": Pause(10, "result", "step", awaits=job),
-        }
-        first = Pause(11, "other result", "step", awaits=job) if self.kind == "job" else self._pause(now, approval_id)
-        pause = first.to_json()
-        if self.also:
-            pause["also"] = [others[other].to_json() for other in self.also]
-            pause |= {"all": True} if self.until_all else {}
-        return Paused(pause, steps)
+        return Paused(self._pause(now, approval_id).to_json(), steps)
 
     def _pause(self, now: datetime, approval_id: str) -> Pause:
         until = _from(now, self.offset)
@@ -216,8 +201,6 @@ class Wait:
                 name = "release" if self.name == "paid" else "refund"
                 question = Question(**{"summary": "May it?", **dict(self.question)})  # type: ignore[arg-type]
                 return Pause(APPROVALS[name], name, "approval", approval=question.to_json(approval_id, name, None))
-            case "job":
-                raise AssertionError
 
 
 matches = st.sampled_from([(), (), (("order", 7),), (("order", None),), (("order", 7), ("shop", "a"))])
@@ -238,7 +221,7 @@ questions = st.tuples(
 ).map(lambda parts: tuple(option for part in parts for option in part))
 waits = st.builds(
     Wait,
-    kind=st.sampled_from(["ask", "event", "ask", "event", "sleep", "step", "job"]),
+    kind=st.sampled_from(["ask", "event", "ask", "event", "sleep", "step"]),
     name=st.sampled_from(sorted(EVENTS)),
     delay=st.none() | delays,
     offset=st.sampled_from([None, None, -1.0, 3.0]),
@@ -246,6 +229,4 @@ waits = st.builds(
     since=st.sampled_from([0.0, 0.0, 100.0]),
     patch=st.booleans(),
     question=questions,
-    also=st.sampled_from([(), (), ("job",), ("event", "sleep"), ("event", "job")]),
-    until_all=st.booleans(),
 )

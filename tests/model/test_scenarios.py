@@ -81,7 +81,7 @@ class Scenario:
         self.counter += 1
         approval = approval_id(500_000 + self.counter, self.model.now)
         wait = Wait(kind, name, how.pop("delay", 5.0), how.pop("offset", None), **how)
-        item = decide(views.claim_of(self.model.jobs[job_id]), wait.outcome(self.model.now, approval, job_id), 0.0)
+        item = decide(views.claim_of(self.model.jobs[job_id]), wait.outcome(self.model.now, approval), 0.0)
         self.apply(lambda side: side.settle(self.lease, [item], "*"))
         return approval
 

@@ -17,10 +17,8 @@ from holdfast.features.assembly import Store
 from holdfast.features.audit.model import Anchor, Report, Seal
 from holdfast.features.audit.verification import Check
 from holdfast.features.connectors.model import Connector, ConnectorDraft
-from holdfast.features.endpoints.model import Endpoint, EndpointDraft
 from holdfast.features.events.model import Delivery, FeedResult, NewSubscription, Subscription
 from holdfast.features.limits.model import Pause, PauseDraft, pause_target
-from holdfast.features.notifiers.model import Notifier, NotifierDraft
 from holdfast.features.retention.model import Retention, RetentionRule
 from holdfast.features.tenants.model import Tenant, checked_settings
 from holdfast.features.tokens.model import SESSION_PREFIX, ApiToken, Issuing, hash_of, new_token, shown_of
@@ -304,18 +302,3 @@ def sent(webhook_id: str, job_id: str, **fields: Any) -> WebhookDelivery:
     facts: dict[str, Any] = {"message": "msg_1", "type": "ping", "attempt": 1, "status": 200, "error_code": None}
     facts |= {"duration_ms": 5, "excerpt": "ok"}
     return WebhookDelivery(new_id(), TENANT, webhook_id, job_id=job_id, **(facts | fields))
-
-
-# --- endpoints and notifiers ---
-
-
-def notifier(store: Store, name: str = "ops", *, actor: str = "ada", tenant: str = TENANT, **options: Any) -> Notifier:
-    draft = NotifierDraft.of(name, None, {"channel": "slack", "secrets": ["OPS_SLACK"]} | options)
-    return store.run(store.notifiers.set(draft, actor, tenant))
-
-
-def endpoint(
-    store: Store, name: str = "github", *, actor: str = "ada", tenant: str = TENANT, **options: Any
-) -> Endpoint:
-    draft = EndpointDraft.of(name, None, {"provider": "github", "secrets": ["GITHUB_HOOK"]} | options)
-    return store.run(store.endpoints.set(draft, actor, tenant))

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from holdfast.server.api import every_route
 from holdfast.server.app import PAGES
 
-ENDLESS = {"/api/v1/events/stream", "/api/v1/jobs/{job_id}/streams/{name}/live", "/live"}
+ENDLESS = {"/api/v1/events/stream", "/live"}
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
 
 

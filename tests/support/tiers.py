@@ -38,7 +38,7 @@ BOTH_STORES = {
     *("app/test_lost_lease.py", "app/test_outage.py", "app/test_pool_size.py", "app/test_stopping.py"),
     *("app/test_store_outage.py", "app/test_tick_losses.py", "app/test_transactions_completion.py"),
     *("app/test_transactions_continue.py", "app/test_transactions_killed.py", "app/test_wakeup.py"),
-    *("app/test_continue_as.py", "app/test_undo.py", "app/test_versions.py", "app/test_worker.py"),
+    *("app/test_versions.py", "app/test_worker.py"),
     *("faults/test_01_tx_enqueue.py", "faults/test_09_zombie_every_operation.py", "faults/test_10_sweep_vs_settle.py"),
     *("faults/test_12_deadlock_mix.py", "faults/test_25_clock_jump.py", "faults/test_30_payload_fuzz.py"),
     *("faults/test_33_nested_ids.py", "faults/test_34_approval_race.py", "faults/test_39_tampering.py"),

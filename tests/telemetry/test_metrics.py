@@ -168,7 +168,7 @@ async def test_deploy_uses_only_served_metrics(sqlite_url: str, process: prometh
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
     expressions = [line for line in alerts.splitlines() if " expr: " in line]
-    assert len(expressions) == 17
+    assert len(expressions) == 16
     for text in (*queries, *expressions, keda):
         for name in re.findall(r"\bholdfast_[a-z_]+", text):
             assert name in names, f"{name} in {text}"
@@ -178,7 +178,7 @@ async def test_deploy_uses_only_served_metrics(sqlite_url: str, process: prometh
     sections = re.findall(r"^## ([a-z_]+)$", runbooks, re.MULTILINE)
     linked = re.findall(r"runbook_url: docs/runbooks\.md#([a-z_]+)", alerts)
     assert set(linked) == set(sections)
-    assert len(sections) == 16
+    assert len(sections) == 15
 
 
 @pytest.mark.slow
@@ -222,7 +222,7 @@ def test_claims_with_odd_times_are_counted(process: prometheus.ProcessMetrics, a
     work_off(app)
     later = claims[0]
     later.created_at = later.created_at.replace(year=later.created_at.year + 1)
-    running = process.run(later, None)
+    running = process.run(later)
     running.over(later, None, -1.0)
     samples = read(generate_latest(process.registry).decode())
     assert samples["holdfast_jobs_finished_total", "fine", "stopped"] == 1

@@ -12,8 +12,7 @@ import pytest
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.sqlite import SqliteStore
-from holdfast.worker.lease import Heartbeat
-from holdfast.worker.loop_watch import LoopWatch
+from holdfast.worker.lease import Heartbeat, LoopWatch
 from tests.support.stores import open_lease
 from tests.support.waiting import until
 

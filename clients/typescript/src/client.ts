@@ -62,7 +62,7 @@ export class Client extends Namespaces {
       method: "POST" as const,
       path: "/jobs",
       body: { kind, payload, ...rest },
-      headers: { "Idempotency-Key": key ?? newKey(rest) },
+      headers: { "Idempotency-Key": key ?? newKey() },
       repeatable: true,
     };
     return new JobHandle(this.jobs, ours(key, await this.#transport.ask(decodeAccepted, request)));
@@ -71,7 +71,7 @@ export class Client extends Namespaces {
   /** Enqueue up to 1,000 jobs in one transaction. The handles are in the order of the calls. */
   async enqueueMany(calls: readonly Call[]): Promise<JobHandle[]> {
     if (calls.length === 0) return [];
-    const jobs = calls.map((call) => ({ ...call, payload: call.payload ?? {}, key: call.key ?? newKey(call) }));
+    const jobs = calls.map((call) => ({ ...call, payload: call.payload ?? {}, key: call.key ?? newKey() }));
     const request = { method: "POST" as const, path: "/jobs/batch", body: { jobs }, repeatable: true };
     const { items } = await this.#transport.ask(decodeBatch, request);
     if (items.length !== calls.length) throw unexpected(`${items.length} results for ${calls.length} jobs`);

@@ -6,7 +6,7 @@ export type { FollowInput } from "./events.js";
 export type * from "./generated/namespaces.js";
 export type * from "./generated/types.js";
 export { JobHandle, Jobs } from "./jobs.js";
-export type { FollowStreamOptions, Progress, WaitOptions } from "./jobs.js";
+export type { Progress, WaitOptions } from "./jobs.js";
 export type { Level, Log, LogLine } from "./log.js";
 export { Pages } from "./namespace.js";
 export type { CallOptions, Page } from "./namespace.js";

@@ -4,17 +4,12 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 import { JobFailed, Refused, WaitTimeout } from "./errors.js";
 import { JobsNamespace } from "./generated/namespaces.js";
-import type { CancelJobInput, Chunk, Event, Job, MoveJobInput, Outcome, RescheduleJobInput, SendMessageInput, SentResult, State, Verdict } from "./generated/types.js";
+import type { CancelJobInput, Event, Job, MoveJobInput, Outcome, RescheduleJobInput, State, Verdict } from "./generated/types.js";
 import type { CallOptions } from "./namespace.js";
 
 export interface WaitOptions {
   /** Milliseconds; without it, until the job ends. */
   timeout?: number;
-  signal?: AbortSignal;
-}
-
-export interface FollowStreamOptions {
-  after?: string;
   signal?: AbortSignal;
 }
 
@@ -92,28 +87,6 @@ export class JobHandle {
     if (typeof saved !== "object" || saved === null) return undefined;
     const { fraction, message } = saved as { fraction?: unknown; message?: unknown };
     return { fraction: typeof fraction === "number" ? fraction : null, message: typeof message === "string" ? message : null };
-  }
-
-  /** Send a message, which the handler receives by its name, in order, each once. */
-  send(input: SendMessageInput): Promise<SentResult> {
-    return this.#jobs.send(this.id, input);
-  }
-
-  /** The value that the handler has published last under this name. */
-  async value(name: string): Promise<unknown> {
-    return (await this.#jobs.value(this.id, name))?.value;
-  }
-
-  /** Follow an output stream until the job has ended. `after` is the id of the last chunk that you have. A chunk that
-   * `replaces` tells you to forget the earlier ones of its `section`. */
-  async *stream(name: string, { after, signal }: FollowStreamOptions = {}): AsyncGenerator<Chunk, void, undefined> {
-    for (;;) {
-      const page = await this.#jobs.stream(this.id, name, after === undefined ? {} : { after }, signal ? { signal } : {});
-      yield* page.chunks;
-      if (page.ended) return;
-      after = page.next ?? after;
-      if (page.chunks.length === 0) await sleep(SHORTEST_POLL, undefined, { signal });
-    }
   }
 
   cancel(input: CancelJobInput = {}): Promise<Verdict> {

@@ -109,11 +109,7 @@ function checked(value: string): string {
   return value;
 }
 
-/** The key of a call without one. Calls that join others need a key of the caller: with a generated one they would join none. */
-export function newKey(call: { debounce?: unknown; throttle?: unknown; dedupe?: unknown } = {}): string {
-  if ((call.debounce ?? call.throttle) != null || call.dedupe === "replace") {
-    throw new TypeError("debounce, throttle and dedupe: \"replace\" need a key");
-  }
+export function newKey(): string {
   return `ts-${randomUUID()}`;
 }
 

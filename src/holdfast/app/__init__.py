@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar, U
 
 from holdfast import config
 from holdfast.app.declarations import (
-    AnyJobOptions,
-    BatchDecorator,
-    BatchJobOptions,
     JobDecorator,
     JobOptions,
     ScheduleDecorator,
@@ -27,7 +24,6 @@ from holdfast.app.enqueue import JobMaker, aenqueue_many, enqueue_many
 from holdfast.app.internals import blocking_tick, make_repository, make_worker, ready_redactor, run_tick, run_worker
 from holdfast.app.namespaces import Namespaces
 from holdfast.app.repository import JobRepository
-from holdfast.app.undoer import undoer
 from holdfast.context import Context, SyncContext, current
 from holdfast.engine.hints import check_options, no_attribute
 from holdfast.engine.hooks import AppHooks
@@ -45,7 +41,6 @@ from holdfast.features.connectors.report import Source, Sources, add_source
 from holdfast.features.events.model import check_event_name
 from holdfast.features.events.operations import Declarations, SubscriptionOptions
 from holdfast.features.jobs.handle import Handle
-from holdfast.features.jobs.messages import deliver
 from holdfast.features.schedules.model import When
 from holdfast.features.schedules.runs import Scheduler
 from holdfast.features.workflows.run import WorkflowOptions, WorkflowPlan
@@ -54,6 +49,7 @@ from holdfast.outgoing import EgressPolicy
 from holdfast.steps.signature import Signature
 from holdfast.stores.application_pool import url_of
 from holdfast.stores.artifacts import Artifacts, ArtifactStore
+from holdfast.stores.flow import run
 from holdfast.stores.namespace import call
 from holdfast.stores.port import POOL_SIZE
 from holdfast.stores.requests import SendEvent, SentResult, new_id
@@ -105,8 +101,6 @@ class App(Namespaces):
     - ``egress``: which addresses outgoing HTTP requests of jobs may reach.
     - ``secrets``: a function that returns a secret by its name and tenant. By default ``HOLDFAST_SECRET_…`` variables.
     - ``outgoing_headers``: a function that returns headers for each outgoing request. By default those of the trace.
-    - ``default_timeout``: the ``timeout`` of kinds that do not set their own (``timeout=None``: no limit). Without a
-      timeout, a handler that never returns keeps its slot.
     - ``version``: the version of the application that workers report (``app.versions``). By default
       ``HOLDFAST_APP_VERSION``.
     """
@@ -138,14 +132,12 @@ class App(Namespaces):
         secrets: SecretProvider | None = None,
         outgoing_headers: OutgoingHeaders | None = None,
         version: str | None = None,
-        default_timeout: Duration | None = None,
         **unknown: Never,
     ) -> None:
         check_options(unknown, _PARAMETERS)
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
         database = config.database_url(url or (None if pool is None else url_of(pool)))
         self._schema, self._strict = schema, strict
-        self._default_timeout = None if default_timeout is None else seconds(default_timeout, "default_timeout")
         self.hooks = AppHooks()
         self._session = session = self._session_type(
             open_store(database, schema=schema, answer_within=limit, pool_size=pool_size, pool=pool),
@@ -168,11 +160,10 @@ class App(Namespaces):
             outgoing_headers or (lambda _: observers.outgoing_headers()),
         )
         self._reports = Sources()
-        kinds = built_in(session, self._outbound, self._reports, undoer(self), lambda *job: self._make.spec(*job))
-        self._make = make = JobMaker(session, kinds)
+        self._make = make = JobMaker(session, built_in(session, self._outbound, self._reports))
         self._kinds, self._all_kinds = make.declared, make.all
         self._scheduler = Scheduler(session, session.name, make.all.keys(), make.spec)
-        super().__init__(session, make, secrets or config.tenant_secret)
+        super().__init__(session, make)
 
     if not TYPE_CHECKING:
 
@@ -219,10 +210,8 @@ class App(Namespaces):
     @overload
     def job(self, function: Callable[P, R], /) -> Kind[P, R]: ...
     @overload
-    def job(self, name: str | None = None, **options: Unpack[BatchJobOptions]) -> BatchDecorator: ...
-    @overload
     def job(self, name: str | None = None, **options: Unpack[JobOptions]) -> JobDecorator: ...
-    def job(self, name: Any = None, **options: Unpack[AnyJobOptions]) -> Any:
+    def job(self, name: Any = None, **options: Unpack[JobOptions]) -> Any:
         """Declare a function as the handler of a kind of job, and return the ``Kind``::
 
             @app.job(queue="mail", retry=Retry(max_attempts=5), timeout="30s")
@@ -260,8 +249,6 @@ class App(Namespaces):
         is involved. The result of the job is ``{"exit_code": 0, "artifacts": […]}``.
         """
         function, options, timeout, program = command_declaration(name, argv, settings)
-        if "timeout" not in settings:
-            timeout = self._default_timeout
         return declare(self, function, name, options, timeout, run_mode=program)
 
     def report(self, name: str) -> Callable[[S], S]:
@@ -406,13 +393,11 @@ class App(Namespaces):
         key: str | None = None,
         job: str | None = None,
         tenant: str | None = None,
-        connection: object | None = None,
     ) -> Program[SentResult]:
         """Send an event. Jobs that wait for it continue, and subscriptions to it create jobs.
 
         ``data`` is a JSON object. With a ``key``, the event is recorded once, however often it is sent. With a ``job``,
-        only that job receives it. With your own ``connection``, it is sent if your transaction commits. Raises
-        ``InvalidSetting``, ``Refused``, or ``NotFound`` for an unknown job.
+        only that job receives it. Raises ``InvalidSetting``, ``Refused``, or ``NotFound`` for an unknown job.
         """
         if data is not None and not isinstance(data, dict):
             raise InvalidSetting("event data must be a JSON object", code="invalid_event")
@@ -421,7 +406,7 @@ class App(Namespaces):
         context = current()
         cause = None if context is None else context.job_id
         event = SendEvent(new_id(), check_event_name(name), text, event_key, job, cause)
-        return (yield from deliver(self._store, event, self._actor, tenant or self._tenant, connection))
+        return (yield from run(self._store.ledger.send(event, self._actor, tenant or self._tenant)))
 
     asend_event = awaited(send_event)
 

@@ -14,9 +14,8 @@ from holdfast.engine.redaction import JobRedactor, Redactor
 from holdfast.engine.steps import BEFORE_ALL, Pause, Script
 from holdfast.errors import StepsChanged
 from holdfast.features.payloads.model import HIDDEN, NO_RULE, Effective, combined, effective
-from holdfast.steps.approvals import ApprovalOptions, check_approved, decision, first_question
-from holdfast.steps.driver import Durable
-from holdfast.steps.plan import Plan
+from holdfast.steps.approvals import ApprovalOptions, decision
+from holdfast.steps.driver import Durable, Plan, check_approved, first_question
 from holdfast.stores.session import Session
 from holdfast.worker.shutdown import Stop
 

@@ -50,7 +50,6 @@ from holdfast.worker.processes.pool import Children
 from holdfast.worker.processes.protocol import Message, frame, outcome_to_json, record_from_json
 from holdfast.worker.shutdown import Stop
 from holdfast.worker.startup import prepare_process
-from holdfast.worker.stream_writer import StreamWriter
 from holdfast.worker.threads import Threads
 from holdfast.worker.writers import StepWriter
 
@@ -144,9 +143,7 @@ def _handler(runtime: ChildRuntime, target: Message) -> Handler:
     # The worker redacts the outcome again, because it knows the secrets that were registered with its app. Log lines go
     # from here to the database, so they pass the redactor of the imported app.
     client, prepare = runtime.client, partial(_prepare, runtime.client)
-    streams = StreamWriter(client.store, client.scope, client.vault)
-    writer = StepWriter(client.store, client.scope)
-    step_tools = StepTools(writer, runtime.threads, lambda: runtime.notify, streams=streams)
+    step_tools = StepTools(StepWriter(client.store, client.scope), runtime.threads, lambda: runtime.notify)
     # Hooks around the handler run in this process; the worker calls those for the end of an attempt.
     client.hooks = imported._session.hooks if isinstance(imported, Kind) else AppHooks()
     tools = HandlerTools(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Required, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, overload
 
-from holdfast.app.backfills import Make, backfill_handler
-from holdfast.app.batches import BatchItem, BatchOptions, one_job
 from holdfast.app.handlers import HOLD_FOR, Declared, RunMode, wants_context
 from holdfast.app.process_handlers import Process, as_process, target_of
 from holdfast.context import Context, SyncContext, current
@@ -19,20 +17,16 @@ from holdfast.engine.job import DEFAULT_RETRY
 from holdfast.engine.job_options import RetryAs
 from holdfast.engine.names import check_name
 from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
-from holdfast.engine.steps import UNDO_KIND
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
 from holdfast.features.connectors.command_runner import Program
 from holdfast.features.connectors.http_request import REQUEST, Outbound, check_request, http_request_handler
 from holdfast.features.connectors.report import GENERATE, Source, Sources, check_report, report_handler
 from holdfast.features.limits.model import uses
-from holdfast.features.notifiers.delivery import notify
-from holdfast.features.notifiers.model import DELIVER as NOTIFY
-from holdfast.features.notifiers.model import RETRY as NOTIFIER_RETRY
 from holdfast.features.payloads.model import PayloadPolicy, PolicyOptions
 from holdfast.features.registry.model import check_domain
 from holdfast.features.retention.model import RetentionRule, check_cost
-from holdfast.features.schedules.model import BACKFILL, ScheduleDraft, ScheduleOptions, When
+from holdfast.features.schedules.model import ScheduleDraft, ScheduleOptions, When
 from holdfast.features.schedules.runs import Scheduler
 from holdfast.features.webhooks.delivery import deliverer
 from holdfast.features.webhooks.model import DELIVER, DELIVERY_RETRY
@@ -140,8 +134,6 @@ class JobOptions(TypedDict, total=False):
     """A key to limit by (``app.limits``)."""
     resources: Sequence[str]
     """Named resources that a job uses while it runs (``app.limits``, ``app.reservations``)."""
-    units: int
-    """What a job takes, each time it starts, from the rates of its limit key and resources. By default 1."""
     at_most_once: bool
     """For work that must never happen twice: a job that fails, or whose worker is lost, becomes a dead letter at once.
     Only a redrive starts it again. It excludes ``retry``."""
@@ -165,23 +157,6 @@ class JobOptions(TypedDict, total=False):
     """Hooks that run around its jobs, inside those of the app (``app.hooks``)."""
 
 
-class BatchJobOptions(JobOptions, total=False):
-    """Options of ``@app.job`` for a handler that runs many jobs at once."""
-
-    batch: Required[int]
-    """The most jobs of one call. The handler takes a list of arguments, and returns a result or an exception for each
-    job: ``def index(documents: list[Document]) -> list[Result | Exception]``. A job is enqueued with one argument."""
-    within: Duration
-    """How long a job waits for others. By default one second."""
-
-
-class AnyJobOptions(JobOptions, total=False):
-    """Options of ``@app.job`` for either sort of handler."""
-
-    batch: int
-    within: Duration
-
-
 def _rules(policy: object) -> PolicyOptions:
     if policy is None:
         return {}
@@ -198,16 +173,8 @@ def _is_pinned(value: object) -> bool:
     return value == "pin"
 
 
-def _batch_of(options: Mapping[str, Any]) -> BatchOptions | None:
-    if "batch" in options:
-        return BatchOptions.of(options["batch"], options.get("within"))
-    if "within" in options:
-        raise InvalidSetting("within is an option of a handler with batch=…", code="conflicting_options")
-    return None
-
-
-def declare_job(app: App, name: str | None, options: JobOptions | AnyJobOptions) -> JobDecorator:
-    check_options(options, AnyJobOptions.__annotations__)
+def declare_job(app: App, name: str | None, options: JobOptions) -> JobDecorator:
+    check_options(options, JobOptions.__annotations__)
     at_most_once, retry, retry_as = (
         options.get("at_most_once", False),
         options.get("retry"),
@@ -226,17 +193,12 @@ def declare_job(app: App, name: str | None, options: JobOptions | AnyJobOptions)
     if limit_key is not None or resources:
         uses(limit_key, resources)  # raises now, not when the first job is enqueued
         defaults |= Options(limit_key=limit_key, resources=resources)
-    if (units := options.get("units")) is not None:
-        uses(limit_key or "given later", resources, units)
-        defaults["units"] = units
     if retry_as is not None:
         defaults["retry_as"] = retry_as
     if (executor := options.get("executor")) is not None:
         defaults["executor"] = check_name(executor, "executor")
     timeout, keep, cost = options.get("timeout"), options.get("keep"), options.get("cost")
     limit = None if timeout is None else seconds(timeout, "timeout")
-    if "timeout" not in options:
-        limit = app._default_timeout
     complete = partial(
         declare,
         app,
@@ -245,7 +207,6 @@ def declare_job(app: App, name: str | None, options: JobOptions | AnyJobOptions)
         timeout=limit,
         at_most_once=at_most_once,
         run_mode=as_process(options.get("process", False)),
-        batch=_batch_of({**options}),
         approval=required_approval(options.get("requires_approval", False)),
         keep=None if keep is None else RetentionRule.of(purge_after=keep, declared=True),
         cost=None if cost is None else check_cost(cost),
@@ -274,17 +235,13 @@ def declare(
     hooks: Sequence[Hooks] = (),
     pinned: bool = False,
     hold_for: float = HOLD_FOR,
-    batch: BatchOptions | None = None,
 ) -> Kind[..., Any]:
     kind = check_name(name or function.__name__, "kind")
     if kind in app._make.declared:
         raise InvalidSetting(f"a job named {kind!r} already exists", code="duplicate_kind")
     # The function of a command returns its command line, not the job's result.
     returns_result = not isinstance(run_mode, Program)
-    shape = function if batch is None else one_job(function)
-    if batch is not None and run_mode is not None:
-        raise InvalidSetting("a handler for many jobs cannot run in a process", code="conflicting_options")
-    signature = app._signature_type(shape, kind, skip=int(wants_context(shape)), answers=returns_result)
+    signature = app._signature_type(function, kind, skip=int(wants_context(function)), answers=returns_result)
     asks = approval_rule(approval)
     rule = app.payload_rules._declare(kind, rules or {}, approval=asks, at_most_once=at_most_once)
     declared: Kind[..., Any] = Kind(
@@ -294,7 +251,7 @@ def declare(
         target_of(kind, function)  # raises now, not when the first job runs
     if hooks:
         app.hooks.declare(kind, hooks)
-    app._make.declared[kind] = Declared(declared, timeout, run_mode, cost, domain, pinned, hold_for, batch)
+    app._make.declared[kind] = Declared(declared, timeout, run_mode, cost, domain, pinned, hold_for)
     app.retention._declare(kind, keep)
     declare_pending_schedules(function, kind)
     return declared
@@ -304,27 +261,21 @@ def declare(
 _signatures: dict[str, Signature] = {}
 
 
-def built_in(
-    session: Session, reach: Outbound, reports: Sources, undo: Callable[..., Any], make: Make
-) -> dict[str, Declared]:
-    """The kinds that every app has. A kind of the same name that the program declares replaces one."""
-    handlers: dict[str, Callable[..., Any]] = {
-        DELIVER: deliverer(reach),
-        REQUEST: http_request_handler(reach),
-        GENERATE: report_handler(reports),
-        MAP: expand,
-        NOTIFY: notify(reach),
-        UNDO_KIND: undo,
-        BACKFILL: backfill_handler(make),
-    }
+def built_in(session: Session, reach: Outbound, reports: Sources) -> dict[str, Declared]:
+    """The kinds that every app has: HTTP requests, reports, webhooks, expansion of workflows. A kind of the same name
+    that the program declares replaces one."""
+    deliver, request, generate = deliverer(reach), http_request_handler(reach), report_handler(reports)
     if not _signatures:
-        checks = {REQUEST: check_request, GENERATE: check_report}
-        for name, function in handlers.items():
-            if name in checks:
-                _signatures[name] = CheckedSignature(function, name, checks[name], skip=1)
-            else:
-                _signatures[name] = Signature(function, name, skip=1)
-    options = {DELIVER: Options(retry=DELIVERY_RETRY), NOTIFY: Options(retry=NOTIFIER_RETRY)}
+        _signatures.update(
+            {
+                DELIVER: Signature(deliver, DELIVER, skip=1),
+                REQUEST: CheckedSignature(request, REQUEST, check_request, skip=1),
+                GENERATE: CheckedSignature(generate, GENERATE, check_report, skip=1),
+                MAP: Signature(expand, MAP, skip=1),
+            }
+        )
+    handlers: dict[str, Callable[..., Any]] = {DELIVER: deliver, REQUEST: request, GENERATE: generate, MAP: expand}
+    options = {DELIVER: Options(retry=DELIVERY_RETRY)}
     return {
         name: Declared(Kind(name, session, _signatures[name], function, options.get(name, Options())))
         for name, function in handlers.items()
@@ -428,27 +379,5 @@ class JobDecorator:
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Kind[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R]) -> Kind[P, R]: ...
-    def __call__(self, function: Callable[..., Any]) -> Kind[..., Any]:
-        return self._declare(function)
-
-
-Results = Awaitable[list[R | Exception]] | list[R | Exception]
-
-
-class BatchDecorator:
-    """The result of ``@app.job(batch=…)``: ``enqueue`` takes one element of the handler's list, and the handle has one
-    element of its results."""
-
-    def __init__(self, declare: Callable[[Callable[..., Any]], Kind[..., Any]]) -> None:
-        self._declare = declare
-
-    @overload
-    def __call__(self, function: Callable[[list[BatchItem[T]]], Awaitable[None] | None]) -> Kind[[T], None]: ...
-    @overload
-    def __call__(self, function: Callable[[list[BatchItem[T]]], Results[R]]) -> Kind[[T], R]: ...
-    @overload
-    def __call__(self, function: Callable[[list[T]], Awaitable[None] | None]) -> Kind[[T], None]: ...
-    @overload
-    def __call__(self, function: Callable[[list[T]], Results[R]]) -> Kind[[T], R]: ...
     def __call__(self, function: Callable[..., Any]) -> Kind[..., Any]:
         return self._declare(function)

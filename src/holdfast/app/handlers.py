@@ -14,7 +14,6 @@ from typing import Any, Final, assert_never
 
 from holdfast import config
 from holdfast.app.approval_gate import check_decisions, require_approval
-from holdfast.app.batches import Batching, BatchOptions
 from holdfast.app.process_handlers import Process, process_caller, recipe_for
 from holdfast.context import AnyContext, Context, LazyContext, SyncContext, enter
 from holdfast.engine.bound_results import filled
@@ -34,7 +33,6 @@ from holdfast.features.payloads.model import Effective
 from holdfast.features.registry.model import TEXT_LIMIT
 from holdfast.features.workflows.run import BoundResults
 from holdfast.kind import Kind, Prepared
-from holdfast.steps.continuing import Continued
 from holdfast.steps.driver import StepTools
 from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.transaction import RESULT_LIMIT, Completion, Stage
@@ -81,8 +79,6 @@ class HandlerTools:
     async def aclose(self) -> None:
         """Write what is buffered and end the child processes. Call it after the last handler has ended."""
         await self.step_tools.writer.aclose()
-        if self.step_tools.streams is not None:
-            await self.step_tools.streams.aclose()
         if self.log_writer is not None:
             await self.log_writer.aclose()
         await self.children.aclose()
@@ -100,8 +96,6 @@ class Declared:
     pinned: bool = False
     """Whether its started jobs stay with the version of the application that started them."""
     hold_for: float = HOLD_FOR
-    batch: BatchOptions | None = None
-    """If one call of the handler runs many jobs."""
 
     @property
     def description(self) -> str | None:
@@ -121,12 +115,9 @@ class Declared:
         """
         kind = self.kind
         retry = as_policy(kind.defaults.get("retry", DEFAULT_RETRY))
-        timeout, batch = None, None
+        timeout = None
         match self.run_mode:
             case None:
-                if self.batch is not None:
-                    batch = Batching(kind.function, self.batch, kind.name, tools.threads)
-                    kind = replace(kind, function=batch.run)
                 call, timeout = _caller(kind, tools), self.timeout
             case Process() as options:
                 recipe = recipe_for(tools.client, tools.schema, options, tools.step_tools.notify())
@@ -152,10 +143,8 @@ class Declared:
             chain_of(tools.client),
             kind._rule,
             bind=result_binder(tools.client),
-            earlier=lambda claim: tools.client.arun(tools.client.store.attempts.trace(claim.id, claim.tenant)),
             hold=None if tools.code is None else holder(tools.client, tools.code, self.hold_for),
             end_hooks=tools.hooks.of_ends(kind.name, tools.client.acting_for),
-            batch=batch,
         )
 
 
@@ -274,7 +263,6 @@ def _caller(kind: Kind[..., Any], tools: HandlerTools) -> Call:
                 loop=loop,
                 halt=halt,
                 log_writer=None if rule.restricted else tools.log_writer,
-                again=kind.prepare,
             )
         )
 
@@ -304,9 +292,8 @@ def _caller(kind: Kind[..., Any], tools: HandlerTools) -> Call:
             if lazy.context is not None:
                 if not isinstance(error, asyncio.CancelledError):
                     await lazy.context._run.finish_steps()
-                continued = isinstance(error, Continued)
-                if await completed(lazy.context._run, None if continued else error):
-                    return Settled(more=continued)
+                if await completed(lazy.context._run, error):
+                    return Settled()
                 if lazy.context._run.changed is not None:
                     raise lazy.context._run.changed from error
             raise
@@ -317,8 +304,6 @@ def _caller(kind: Kind[..., Any], tools: HandlerTools) -> Call:
                 await run.report.close()
             if run is not None and run.lines is not None:
                 await run.lines.close()
-            if run is not None and run.streams is not None:
-                await run.streams.close()
         if run is None:
             return None if value is None else pack(value)
         if await completed(run):

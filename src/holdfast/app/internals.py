@@ -23,7 +23,6 @@ from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.requirement import UNKNOWN_CODE, Code
 from holdfast.errors import InvalidSetting, Refused
-from holdfast.features.notifiers.operations import tell_health
 from holdfast.steps.driver import Reached, StepTools
 from holdfast.stores.flow import in_thread
 from holdfast.stores.requests import new_id
@@ -36,7 +35,6 @@ from holdfast.worker.options import TickKeywords, TickOptions, TickSummary
 from holdfast.worker.processes.pool import Children
 from holdfast.worker.retention import BATCHES, WORKER_JOBS, Archiving, delete_orphans
 from holdfast.worker.startup import retry_briefly
-from holdfast.worker.stream_writer import StreamWriter
 from holdfast.worker.threads import Threads
 from holdfast.worker.tick import Tick
 from holdfast.worker.worker import Worker, WorkerOptions
@@ -46,12 +44,8 @@ if TYPE_CHECKING:
     from holdfast.app import App
     from holdfast.features.assembly import Store
     from holdfast.features.schedules.runs import Scheduler
-    from holdfast.outgoing import EgressPolicy
 
 log = logging.getLogger("holdfast.worker")
-
-HEALTH_EVERY = 60.0
-"""Seconds between looks at the health, for notifiers."""
 
 
 def session_of(app: App) -> Session:
@@ -71,11 +65,6 @@ def all_kinds_of(app: App) -> Mapping[str, Declared]:
 
 def scheduler_of(app: App) -> Scheduler:
     return app._scheduler
-
-
-def egress_of(app: App) -> EgressPolicy:
-    """The policy of outgoing HTTP."""
-    return app._outbound.policy
 
 
 def schema_of(app: App) -> str:
@@ -206,8 +195,7 @@ def handler_tools(
         hooks=app.hooks,
         version=session.version,
     )
-    streams = StreamWriter(app._store, tenant, serving.vault)
-    step_tools = StepTools(StepWriter(app._store, tenant), threads, lambda: app._notifier, reached, streams)
+    step_tools = StepTools(StepWriter(app._store, tenant), threads, lambda: app._notifier, reached)
     return HandlerTools(
         serving,
         threads,
@@ -252,7 +240,6 @@ def maintenance_tasks(app: App, tenant: str, promote_every: float, sweep_every: 
     return (
         fire_schedules,
         MaintenanceTask("orphans", sweep_every, run=run, readies=False),
-        MaintenanceTask("notifiers", HEALTH_EVERY, run=partial(tell_health, tenant=tenant)),
         MaintenanceTask("archives", sweep_every, run=Archiving(to_archive, tenant), readies=False),
     )
 

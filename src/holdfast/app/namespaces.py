@@ -9,12 +9,10 @@ from holdfast.features.archives.operations import Archives
 from holdfast.features.audit.operations import Audit
 from holdfast.features.connectors.operations import Connectors
 from holdfast.features.dead_letters.operations import DeadLetters, Operations
-from holdfast.features.endpoints.operations import Endpoints, Secret
 from holdfast.features.events.operations import Consumers, Events, Subscriptions
 from holdfast.features.health.operations import HealthChecks
 from holdfast.features.jobs.operations import Jobs
 from holdfast.features.limits.operations import Limits, Pauses, Queues, Reservations
-from holdfast.features.notifiers.operations import Notifiers
 from holdfast.features.payloads.operations import PayloadRules
 from holdfast.features.registry.operations import DeploymentPolicies, EventTypes, Kinds
 from holdfast.features.restores.operations import Restores
@@ -78,10 +76,6 @@ class Namespaces(StoreNamespace):
     """Hosts and secrets that the built-in kinds may use."""
     webhooks: Webhooks
     """Webhooks: HTTP endpoints that are notified of events."""
-    endpoints: Endpoints
-    """Inbound webhooks: messages of providers that become events or jobs."""
-    notifiers: Notifiers
-    """Notifiers: channels that tell people about approvals, dead letters and health."""
     payload_rules: PayloadRules
     """Rules for payloads and results."""
     retention: RetentionPolicies
@@ -101,7 +95,7 @@ class Namespaces(StoreNamespace):
     health: HealthChecks
     """Health of the system: verdict, statistics, activity."""
 
-    def __init__(self, session: Session, make: JobMaker, secret: Secret) -> None:
+    def __init__(self, session: Session, make: JobMaker) -> None:
         super().__init__(session)
         self.jobs = Jobs(session, make.payload)
         self.events, self.consumers, self.subscriptions = Events(session), Consumers(session), Subscriptions(session)
@@ -120,8 +114,6 @@ class Namespaces(StoreNamespace):
         self.event_types, self.policies = EventTypes(session), DeploymentPolicies(session)
         self.tenants, self.tokens = Tenants(session), Tokens(session)
         self.connectors, self.webhooks = Connectors(session), Webhooks(session)
-        self.endpoints = Endpoints(session, make.prepare, secret)
-        self.notifiers = Notifiers(session)
         self.payload_rules = PayloadRules(session)
         self.retention = RetentionPolicies(session, session.vault.artifacts)
         self.archives = Archives(session, session.vault.artifacts)

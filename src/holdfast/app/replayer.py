@@ -34,12 +34,10 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import Step
 from holdfast.errors import HoldfastError, InvalidArguments, StepsChanged
 from holdfast.features.connectors.command_runner import Program
-from holdfast.steps.driver import StepTools
+from holdfast.steps.driver import Plan, StepTools
 from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.history import History
-from holdfast.steps.plan import Plan
 from holdfast.steps.replay import Call, Code, Difference, EndOfHistory, RecordedStore, RecordedVault, Replay
-from holdfast.steps.undo import Undo
 from holdfast.stores.session import Session
 from holdfast.telemetry import observers
 from holdfast.telemetry.tracebacks import message_of
@@ -54,8 +52,6 @@ if TYPE_CHECKING:
 Verdict = Literal["compatible", "different", "unchecked", "skipped"]
 TIMEOUT: Final = 10.0
 """Seconds that one handler may take."""
-UNDO_TIMEOUT: Final = 600.0
-"""The same for an undo, if the kind has no timeout."""
 _ENDINGS: Final = (Snooze, Cancel, RetryLater, Reject, Stopped)
 
 
@@ -111,17 +107,6 @@ class ReplayReport:
         return dict(Counter(each.verdict for each in self.results))
 
 
-@dataclass(frozen=True, slots=True)
-class Undos:
-    """How to undo the recorded steps of a job. The handler did not reach the steps ``missed``, for the reason ``why``;
-    ``suspended``: it made the same calls until it needed the database."""
-
-    known: list[Undo]
-    missed: list[Step]
-    why: str | None
-    suspended: bool
-
-
 class Replayer:
     """Replays histories against the kinds of an app. ``timeout`` is how long one handler may take, in seconds;
     ``debug`` starts the debugger at the first line of the handler."""
@@ -150,27 +135,10 @@ class Replayer:
         found = Difference("not_deterministic", message, result.difference.n, result.difference.recorded)
         return _result(history, "different", matched=result.matched, difference=found)
 
-    async def undos(self, history: History) -> Undos:
-        """How to undo the recorded steps. For a worker: its other jobs keep their database meanwhile. The limit is the
-        timeout of the kind, if it has one."""
-        declared = kinds_of(self._app).get(history.job.kind)
-        if (why := _unfit(declared, history)) is not None:
-            raise HoldfastError(f"the steps of job {history.id} cannot be undone: {why}", code="undo_incomplete")
-        assert declared is not None
-        claim, session = history.claim(), _recorded(history)
-        if RESULT_MARK in claim.payload:
-            claim = await result_binder(session)(claim)
-        run = _Run(self, declared, history, claim, session, declared.kind._signature.unpack(claim.payload))
-        run.timeout = declared.timeout or UNDO_TIMEOUT
-        with session.replaying():
-            # In a context of its own: the handler's is that of the replay.
-            result = await asyncio.create_task(run.result())
-        missed = [step for step in run.durable.missing if step.kind == "step" and step.over]
-        why = result.note if result.difference is None else result.difference.message
-        return Undos(run.durable.undos, missed, why, result.verdict == "unchecked")
-
     async def _once(self, declared: Declared, history: History) -> Replayed:
-        claim, session = history.claim(), _recorded(history)
+        claim, store = history.claim(), RecordedStore(history)
+        session = Session(cast("Store", store), tenant=claim.tenant, name="replay", actor="replay")
+        session.vault = RecordedVault()
         with _isolated(session_of(self._app), session):
             if RESULT_MARK in claim.payload:
                 claim = await result_binder(session)(claim)
@@ -196,20 +164,16 @@ class _Run:
     session: Session
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
     durable: Replay = field(init=False)
-    timeout: float | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.timeout = self.replayer._timeout
 
     async def result(self) -> Replayed:
-        limit = asyncio.timeout(self.timeout)
+        limit = asyncio.timeout(self.replayer._timeout)
         try:
             async with limit:
                 await self._call()
         except TimeoutError as error:
             if not limit.expired():
                 return self._raised(error)
-            return self._found("handler_failed", f"has not reached it after {self.timeout:g} s")
+            return self._found("handler_failed", f"has not reached it after {self.replayer._timeout:g} s")
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise
         except BdbQuit:
@@ -307,13 +271,6 @@ class _Run:
     def _result(self, verdict: Verdict, difference: Difference | None = None, note: str | None = None) -> Replayed:
         matched = len(self.history.steps) - len(self.durable.missing)
         return _result(self.history, verdict, matched=matched, difference=difference, note=note)
-
-
-def _recorded(history: History) -> Session:
-    """A session that uses the history instead of a database."""
-    store = cast("Store", RecordedStore(history))
-    tenant = history.job.tenant
-    return Session(store, tenant=tenant, name="replay", actor="replay", vault=RecordedVault())
 
 
 def _result(history: History, verdict: Verdict, **more: Any) -> Replayed:

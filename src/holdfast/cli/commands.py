@@ -21,14 +21,11 @@ from holdfast.features.archives import commands as archives
 from holdfast.features.audit import commands as audit
 from holdfast.features.connectors import commands as connectors
 from holdfast.features.dead_letters import commands as dead_letters
-from holdfast.features.endpoints import commands as endpoints
 from holdfast.features.events import commands as events
 from holdfast.features.health import commands as health
 from holdfast.features.jobs import commands as jobs
-from holdfast.features.jobs import message_commands, operator_commands
+from holdfast.features.jobs import operator_commands
 from holdfast.features.limits import commands as limits
-from holdfast.features.moves import commands as moves
-from holdfast.features.notifiers import commands as notifiers
 from holdfast.features.payloads import commands as payloads
 from holdfast.features.registry import commands as registry
 from holdfast.features.restores import commands as restores
@@ -199,13 +196,6 @@ app.add(
     "holdfast restore-check --adopt --json",
     brief="Show what is different after a restore, and adopt the copy.",
 )(restores.restore_check)
-app.add(
-    "move",
-    "holdfast move sqlite:///jobs.db postgresql://holdfast@db/jobs --dry-run",
-    "holdfast move sqlite:///jobs.db postgresql://holdfast@db/jobs",
-    "holdfast move sqlite:///jobs.db postgresql://holdfast@db/jobs --resume",
-    brief="Move a database to another store or server.",
-)(moves.move)
 app.add("doctor", "holdfast doctor --strict", brief="Check the database for problems.")(health.doctor)
 app.add(
     "uninstall",
@@ -263,8 +253,6 @@ GROUPS = (
     ("subscriptions", events.commands),
     ("consumers", events.consumer_commands),
     ("webhooks", webhooks.commands),
-    ("endpoints", endpoints.commands),
-    ("notifiers", notifiers.commands),
     ("connectors", connectors.commands),
     ("executors", agents.executor_commands),
     ("kinds", registry.kind_commands),
@@ -278,7 +266,7 @@ GROUPS = (
     ("audit", audit.commands),
 )
 # Importing this module adds commands to a group of another module.
-ADDED = (operator_commands, message_commands)
+ADDED = (operator_commands,)
 
 for name, group in GROUPS:
     app.add_typer(group, name=name)

@@ -93,7 +93,7 @@ def serve_status(host: str, port: int, probe: WorkerProbe) -> ThreadingHTTPServe
                 good, text = probe.live() if path == "/livez" else probe.ready()
                 self._send(200 if good else 503, "text/plain; charset=utf-8", f"{text}\n".encode())
             elif path == "/metrics" and metrics is not None:
-                kind, body = metrics(self.headers.get("Accept", ""))
+                kind, body = metrics()
                 self._send(200, kind, body)
             elif path == "/metrics":
                 self._send(501, "text/plain; charset=utf-8", b"Install holdfast[prometheus] for metrics.\n")
@@ -159,21 +159,15 @@ def serve_status(host: str, port: int, probe: WorkerProbe) -> ThreadingHTTPServe
     return server
 
 
-def _metrics() -> Callable[[str], tuple[str, bytes]] | None:
-    """A function from the Accept header to the content type and the text. Only OpenMetrics has exemplars."""
+def _metrics() -> Callable[[], tuple[str, bytes]] | None:
     try:
-        from prometheus_client.exposition import choose_encoder
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
         from holdfast.telemetry.prometheus import process_metrics
     except ModuleNotFoundError:
         return None
     registry = process_metrics().registry
-
-    def write(accept: str) -> tuple[str, bytes]:
-        encode, kind = choose_encoder(accept)
-        return kind, encode(registry)
-
-    return write
+    return lambda: (CONTENT_TYPE_LATEST, generate_latest(registry))
 
 
 class ProbeKind(StrEnum):

@@ -24,7 +24,6 @@ from holdfast.app import App
 from holdfast.app.internals import session_of
 from holdfast.cli import options, output
 from holdfast.cli.output import announce, emit
-from holdfast.cli.proxy import ProxyLogin, check_trusted, proxy_login
 from holdfast.cli.run_worker import cancel_tasks, on_signals, run_to_end
 from holdfast.cli.session import NAME, load_app, refuse_absent, refuse_unready, scope
 from holdfast.engine.declared import Help
@@ -55,36 +54,19 @@ def make_web(
     dashboard: bool = True,
     maintenance: str | None = None,
     body_timeout: float = BODY_TIMEOUT,
-    proxy: ProxyLogin | None = None,
 ) -> FastAPI:
-    """Return the service of an app. With ``local``, requests need no token and may do everything, as ``person``. With
-    ``proxy``, users are who its headers say; else single sign-on applies if it is configured."""
+    """Return the service of an app. With ``local``, requests need no token and may do everything, as ``person``."""
     try:
         from holdfast.server.app import make_service
         from holdfast.server.auth import at_this_machine
-        from holdfast.server.proxies import ProxyIdentity, Roles
         from holdfast.server.sessions import tokens_of
-        from holdfast.server.sign_on import SignOn
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "holdfast":
             raise
         raise missing_extra() from error
-    authenticate: Any = at_this_machine(app, person) if local else tokens_of(app)
-    sign_on = None
-    if proxy is not None:
-        tenant = session_of(app).scope
-        authenticate = ProxyIdentity(
-            authenticate, proxy.trusted, proxy.user, proxy.groups, Roles.of(proxy.roles), proxy.tenant or tenant
-        )
-    elif not local and (settings := config.sign_on()):
-        sign_on = SignOn(**{**settings, "roles": Roles.of(settings["roles"])})  # type: ignore[arg-type]
+    authenticate = at_this_machine(app, person) if local else tokens_of(app)
     return make_service(
-        app,
-        authenticate=authenticate,
-        dashboard=dashboard,
-        maintenance=maintenance,
-        body_timeout=body_timeout,
-        sign_on=sign_on,
+        app, authenticate=authenticate, dashboard=dashboard, maintenance=maintenance, body_timeout=body_timeout
     )
 
 
@@ -202,10 +184,8 @@ def web_server(
     """Return a server of uvicorn that leaves signals to the command."""
     try:
         import uvicorn
-        from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
         from holdfast.cli.connections import most_connections, timed_protocol
-        from holdfast.server.proxies import PeerAddress
     except ModuleNotFoundError as error:
         raise missing_extra() from error
 
@@ -214,8 +194,6 @@ def web_server(
         def capture_signals(self) -> Iterator[None]:
             yield  # the command handles signals
 
-    if trusted:  # here and not by uvicorn, so that the address of the proxy itself is known, too
-        web = PeerAddress(ProxyHeadersMiddleware(web, trusted_hosts=list(trusted)))  # type: ignore[arg-type]
     most = most_connections()
     settings = uvicorn.Config(
         web,
@@ -227,7 +205,8 @@ def web_server(
         access_log=False,
         server_header=False,
         root_path=root_path,
-        proxy_headers=False,
+        proxy_headers=bool(trusted),
+        forwarded_allow_ips=list(trusted),
         timeout_graceful_shutdown=GRACE,
     )
     return Server(settings)
@@ -238,6 +217,22 @@ def check_root_path(text: str) -> str:
     if path and (not path.startswith("/") or "//" in path or not path.isprintable() or set(path) & set("?#\\ ")):
         raise InvalidSetting("the root path must be a path such as /jobs", code="invalid_root_path")
     return path
+
+
+def check_trusted(addresses: Sequence[str]) -> list[str]:
+    """Check the addresses of trusted proxies: addresses and networks, but not all networks."""
+    for address in addresses:
+        try:
+            network = ipaddress.ip_network(address, strict=False)
+        except ValueError:
+            raise InvalidSetting(
+                f"{address!r} is not the address of a proxy",
+                code="invalid_proxy",
+                fix="Use an address or a network: 10.0.0.0/8.",
+            ) from None
+        if network.prefixlen == 0:
+            raise InvalidSetting('"*" is not the address of a proxy', code="invalid_proxy")
+    return list(addresses)
 
 
 def missing_extra(extra: str = "server") -> InvalidSetting:
@@ -270,13 +265,6 @@ def serve(
     trust_proxy: Annotated[
         list[str] | None,
         Help("Address of a proxy whose X-Forwarded-For and -Proto headers are trusted; repeatable.", "ADDRESS"),
-    ] = None,
-    proxy_user: Annotated[
-        str | None, Help("Header in which a trusted proxy names the user: X-Forwarded-User.", "HEADER")
-    ] = None,
-    proxy_groups: Annotated[str | None, Help("Header with the user's groups, separated by commas.", "HEADER")] = None,
-    proxy_roles: Annotated[
-        str | None, Help("Roles of the groups: 'ops=operator+approver,*=viewer'.", "ROLES", longest=10_000)
     ] = None,
     maintenance: Annotated[
         bool,
@@ -315,7 +303,6 @@ def serve(
             code="conflicting_options",
             fix="Omit --no-auth.",
         )
-    proxy = proxy_login(trusted, proxy_user, proxy_groups, proxy_roles, tenant, local=no_auth)
     output.set_up(log_level.value, as_json=options.logs_json(log_format, as_json))
     served = _app(app, url, tenant, schema)
     site = make_web(
@@ -324,7 +311,6 @@ def serve(
         dashboard=not no_dashboard,
         maintenance=(EVERY_TENANT if tenant is None else scope(tenant)) if maintenance else None,
         body_timeout=body_timeout,
-        proxy=proxy,
     )
     listening = listen(host, port)
 

@@ -194,7 +194,7 @@ def wait_shortly(store: Store) -> None:
 
 
 def is_absent(store: Store) -> bool:
-    if not store.embedded or not store.url.startswith("sqlite"):  # a server that was moved to a file
+    if not store.embedded:
         return False
     path = database_path(store.url)
     return path != ":memory:" and not Path(path).exists()

@@ -54,8 +54,6 @@ def worker(
     lease: options.Lease = "30s",
     grace: Annotated[str, Help("Grace period for running jobs at shutdown.", "SPAN")] = "30s",
     poll: Annotated[str, Help("Poll interval when idle.", "SPAN")] = "200ms",
-    blocked_after: Annotated[str, Help("When a blocked event loop is reported in health.", "SPAN")] = "30s",
-    release_blocked: Annotated[bool, Help("Give up the lease then, so that other workers take over.")] = False,
     no_notify: Annotated[
         bool, Help("Poll only, without notifications; for transaction poolers such as PgBouncer.")
     ] = False,
@@ -97,8 +95,6 @@ def worker(
         lease_ttl=options.positive(lease, "lease"),
         grace=duration(grace, "grace"),
         poll=options.positive(poll, "poll"),
-        blocked_after=options.positive(blocked_after, "blocked-after"),
-        release_blocked=release_blocked,
         sweep_every=min(LONGEST_SWEEP, options.positive(lease, "lease")),
         notify=not no_notify,
         executor=check_name(executor, "executor"),

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, overload
 
-from holdfast.engine.collapse import Collapse, Dedupe
 from holdfast.engine.retry import PATIENT, Backoff, Retry
 from holdfast.engine.states import State
 from holdfast.engine.trace import Trace
@@ -32,6 +31,8 @@ def worker_holder(id: object, host: str, process: int) -> str:
 
 
 DEFAULT_RETRY = Retry()
+
+Dedupe = Literal["skip", "coalesce"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,6 @@ class JobSpec:
     equal."""
     content_key: str | None = None
     dedupe: Dedupe | None = None
-    collapse: Collapse | None = None
-    """How it joins other calls with its key; ``content_key`` is then made of the key."""
     tags: tuple[str, ...] = ()
     agent: str | None = None
     correlation_id: str | None = None

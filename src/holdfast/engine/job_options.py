@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, TypedDict
 
-from holdfast.engine.collapse import Dedupe, Wins
 from holdfast.engine.declared import Help
 from holdfast.engine.hints import check_options
+from holdfast.engine.job import Dedupe
 from holdfast.engine.names import check_name
 from holdfast.engine.order import check_priority
 from holdfast.engine.retry import DEFAULT_MAX_ATTEMPTS, PATIENT, Backoff, Retry, as_stored_policy
@@ -70,16 +70,10 @@ class EnqueueOptions(TypedDict, total=False):
         Dedupe,
         Help(
             "Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active,"
-            " coalesce while an equal one has not started. replace: it supersedes a waiting job with its key.",
+            " coalesce while an equal one has not started.",
             "HOW",
         ),
     ]
-    debounce: Annotated[
-        Duration, Help("Start when no call with the same key has come for this long: 5s. One job for all of them.")
-    ]
-    wins: Annotated[Wins, Help("The arguments of a debounced job: those of the last call (default) or the first.")]
-    longest_wait: Annotated[Duration, Help("Start a debounced job at the latest this long after the first call.")]
-    throttle: Annotated[Duration, Help("At most one job per key in this time; other calls return it.")]
     tags: Annotated[Sequence[str], Help("Labels to filter jobs by.", most=50, option="--tag", cli="A tag; repeatable.")]
     parent: Annotated[str, Help("The id of the parent job. Inside a handler, by default the running job.", "ID")]
     correlation_id: Annotated[str, Help("An id that related jobs share. By default the parent's, or the parent's id.")]
@@ -90,15 +84,6 @@ class EnqueueOptions(TypedDict, total=False):
     limit_key: Annotated[str | None, Help("A key to limit by, such as a customer's id.")]
     resources: Annotated[
         Sequence[str], Help("Named resources that the job uses while it runs.", "NAME", most=50, option="--resource")
-    ]
-    units: Annotated[
-        int,
-        Help(
-            "What the job takes, each time it starts, from the rates of its limit key and resources; by default 1.",
-            "N",
-            low=0,
-            high=1_000_000,
-        ),
     ]
     retry: Annotated[Retry | str, Help("The retry policy, or the name of a preset.")]
     retry_as: Annotated[RetryAs, Help("With new_job, each retry is a separate job.", "HOW")]

@@ -42,8 +42,7 @@ PLAIN_SUCCESS = Succeeded()
 class Failed:
     """The handler raised. ``after`` overrides the delay, ``backoff`` the rule. ``no_sooner`` is a delay that another
     system requested: it makes the delay longer, never shorter. ``final``: no further attempt can help. ``frame`` is the
-    location in the user's code (``module:function``). ``trace``, here and below, is the span of the attempt
-    (``span``, and ``root`` if no producer has one), recorded so that the next attempt can refer to it."""
+    location in the user's code (``module:function``)."""
 
     code: str
     message: str
@@ -55,7 +54,6 @@ class Failed:
     note: dict[str, Any] | None = None
     frame: str | None = None
     cost: float | None = None
-    trace: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,6 @@ class Crashed:
     message: str
     note: dict[str, Any] | None = None
     cost: float | None = None
-    trace: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,6 @@ class Snoozed:
     delay: float
     reason: str | None = None
     cost: float | None = None
-    trace: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +93,6 @@ class Paused:
     pause: dict[str, Any]
     steps: list[dict[str, Any]]
     cost: float | None = None
-    trace: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +110,11 @@ class Held:
     since: str | None = None
     tried: list[str] = field(default_factory=list)
     cost: float | None = None
-    trace: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The handler's own transaction has committed the job's success: there is nothing to settle. ``more``: it has also
-    enqueued a job."""
-
-    more: bool = False
+    """The handler's own transaction has committed the job's success: there is nothing to settle."""
 
 
 Outcome = Succeeded | Failed | Crashed | Snoozed | Cancelled | Paused | Held

@@ -97,8 +97,6 @@ def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
     settlement = _decide(claim, outcome, random01)
     if outcome.cost:  # recorded in the ledger, where usage is counted
         settlement.note = (settlement.note or {}) | {"cost": outcome.cost}
-    if not isinstance(outcome, Succeeded | Cancelled) and outcome.trace:
-        settlement.note = (settlement.note or {}) | {"trace": outcome.trace}
     return settlement
 
 
@@ -139,23 +137,13 @@ def _waiting(claim: Claim, pause: dict[str, Any], steps: list[dict[str, Any]]) -
     name = pause["name"]
     if pause["kind"] == "approval":
         note = {"approval": name, "approval_id": pause["approval"]["id"]}
-        return Settlement(claim.id, claim.attempt, "ask", note=note, pause=_timed(pause), steps=steps or None)
-    if "awaits" in pause:
-        note = {"waits_for_job": pause["awaits"]}
-    elif pause["kind"] == "step":
+        return Settlement(claim.id, claim.attempt, "ask", note=note, pause=pause, steps=steps or None)
+    if pause["kind"] == "step":
         note = {"step": name, "tries": pause["tries"], "error": pause["error"]["message"]}
     else:
         note = {"sleeps": name} if pause["kind"] == "sleep" else {"waits_for": name}
-    if pause.get("all"):  # it continues when the last of them is over
-        note["all"] = True
-    return Settlement(claim.id, claim.attempt, "pause", note=note, pause=_timed(pause), steps=steps or None)
-
-
-def _timed(pause: dict[str, Any]) -> dict[str, Any]:
-    """The pause, and what the attempt waits for besides, each with a time that every store can compute with."""
-    also = {"also": [_timed(other) for other in pause["also"]]} if "also" in pause else {}
-    delay = {} if "until" in pause else {"delay": _bounded(pause.get("delay", LONGEST_DELAY))}
-    return pause | delay | also
+    bounded = pause if "until" in pause else pause | {"delay": _bounded(pause.get("delay", LONGEST_DELAY))}
+    return Settlement(claim.id, claim.attempt, "pause", note=note, pause=bounded, steps=steps or None)
 
 
 def hand_back(claim: Claim, *, at_most_once: bool = False) -> Outcome:

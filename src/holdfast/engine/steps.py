@@ -8,12 +8,9 @@ code has changed and no recorded result can be trusted: ``Script`` raises ``Step
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from hashlib import blake2b
-from itertools import chain
 from typing import Any, Final, Literal
 
 from holdfast.engine.names import check_name
@@ -28,38 +25,21 @@ MATCH_LIMIT: Final = 500
 NAME_LIMIT: Final = 200
 NO_LIMIT: Final = timedelta(days=99 * 365)
 """A wait without a limit is stored as due in a hundred years, so a time beyond this means no limit."""
-SPAWN: Final = "spawn "
-"""The first part of the name of a step that enqueued a child. Its value names the child."""
 COMPARED: Final = 20
 """Calls that are shown side by side when the recorded ones differ from those of the code."""
 BEFORE_ALL: Final = 0
 """The position of the approval before the handler: the calls of the handler begin at 1."""
 
-UNDO_KIND: Final = "steps.undo"
-"""The kind of the jobs that undo the steps of another job."""
 FORK_TAG: Final = "fork:"
 """The tag of a forked job, followed by the id of the job that it was forked from. It has steps before its first
 attempt."""
 
-CONTINUES_TAG: Final = "continues:"
-"""The tag of a job that ``ctx.continue_as`` has begun, followed by the id of the run before."""
-
-SECTIONS: Final = 2**29
-"""The first section of a stream in branches and around steps with a name, which no position identifies."""
-
-_ID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_FORKED: Final = re.compile(FORK_TAG + _ID)
-_CONTINUES: Final = re.compile(CONTINUES_TAG + _ID)
+_FORKED: Final = re.compile(rf"{FORK_TAG}[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")
 
 
 def origin_of(tags: Sequence[str]) -> str | None:
     """The job that a job with these tags was forked from."""
     return next((tag.removeprefix(FORK_TAG) for tag in tags if _FORKED.fullmatch(tag)), None)
-
-
-def continued_from(tags: Sequence[str]) -> str | None:
-    """The run that a job with these tags continues."""
-    return next((tag.removeprefix(CONTINUES_TAG) for tag in tags if _CONTINUES.fullmatch(tag)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +61,6 @@ class Step:
     """For a wait: the values that the event must have."""
     now: datetime = field(compare=False)
     """Time of the read, by the database's clock."""
-    awaits: str | None = None
-    """For a wait for a job: its id."""
-    branch: str | None = None
-    """For a call in a branch: the branch and the number of the call in it."""
 
     @property
     def over(self) -> bool:
@@ -94,10 +70,6 @@ class Step:
     def running(self) -> bool:
         """Whether it runs now: it has not ended, and does not wait for a time, an event or an approval."""
         return self.kind == "step" and self.ended_at is None and self.wake_at is None
-
-    def awaited_by(self, attempt: int) -> bool:
-        """Whether a job that is suspended after this attempt waits in this call."""
-        return not self.over and self.attempt == attempt and not self.running
 
     @property
     def is_late(self) -> bool:
@@ -122,14 +94,10 @@ class StepEntry:
     error: dict[str, Any] | None = None
     tries: int = 1
     took: float = 0.0
-    branch: str | None = None
-    plain: bool = False
-    """Whether the value is stored as it is, never sealed."""
 
     def to_json(self) -> dict[str, Any]:
         """Without the value, which is text already."""
         values = {"n": self.n, "name": self.name, "kind": self.kind, "tries": self.tries, "took": round(self.took, 6)}
-        values |= {"branch": self.branch} if self.branch is not None else {}
         return values | ({"error": self.error} if self.error is not None else {})
 
 
@@ -146,8 +114,7 @@ class Saved:
 
 @dataclass(slots=True)
 class Pause:
-    """What a suspended attempt waits for: a time, an event, an approval or the end of a job. Without ``delay`` there is
-    no time limit."""
+    """What a suspended attempt waits for: a time, an event or an approval. Without ``delay`` there is no time limit."""
 
     n: int
     name: str
@@ -159,8 +126,6 @@ class Pause:
     wanted: dict[str, Any] | None = None
     since: float = 0.0
     approval: dict[str, Any] | None = None
-    awaits: str | None = None
-    branch: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For the settlement, and for the socket between a worker and its child process."""
@@ -175,8 +140,6 @@ class Pause:
             "wanted": self.wanted,
             "since": self.since or None,
             "approval": self.approval,
-            "awaits": self.awaits,
-            "branch": self.branch,
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -193,37 +156,17 @@ class Script:
     def __init__(self, job_id: str) -> None:
         self._job_id = job_id
         self._recorded: dict[int, Step] = {}
-        self._steps: dict[str, int] = {}
-        """The first position of each name of a step."""
         self._last_recorded = BEFORE_ALL
         self._position = self._ordered = BEFORE_ALL
         self._deferred: dict[int, tuple[int, StepEntry]] = {}
         self._uses: dict[str, int] = {}
-        self._unordered = 0
-        """How many calls this attempt has identified by their name."""
         self._named: set[int] = set()
-        self._made: set[int] = set()
-        """The positions of the calls of this attempt that are identified by a name or a branch."""
-        self._began: dict[str, int] = {}
-        """The last position before each branch."""
-        self._places: dict[str, int] = {}
-        self._place_of: dict[int, str] = {}
-        self._numbers: dict[str, int] = {}
-        """The number of the last call in each branch."""
-        self._came: dict[int, datetime] = {}
         self._decisions: dict[int, Step] = {}
         self._called: dict[int, str] = {}
-        self._sections: dict[str, int | None] = {}
-        """The sections of code between calls, by their place; None for what an earlier attempt has written."""
-        self._owners: dict[int, str] = {}
-        """The places of the sections that are hashes, so that two with the same hash differ."""
 
     def remember(self, steps: Sequence[Step]) -> None:
         self._recorded = {step.n: step for step in steps}
-        self._steps = {step.name: step.n for step in reversed(steps) if step.kind == "step"}
         self._last_recorded = max(self._recorded, default=BEFORE_ALL)
-        self._places = {step.branch: step.n for step in steps if step.branch is not None}
-        self._named.update(self._places.values())
         self._decisions = {
             step.n: step for step in steps if step.kind == "approval" and step.over and step.n != BEFORE_ALL
         }
@@ -249,77 +192,12 @@ class Script:
         is not recorded gets a position after all others, so that it never takes the position of a sibling.
         """
         uses = self._uses[name] = self._uses.get(name, 0) + 1
-        self._unordered += 1
         full = name if uses == 1 else f"{name} ({uses})"
-        recorded = self._steps.get(full)
+        recorded = next((n for n, step in self._recorded.items() if (step.name, step.kind) == (full, "step")), None)
         n = max(self._last_recorded, self._position) + 1 if recorded is None else recorded
         self._position = max(self._position, n)
         self._named.add(n)
-        self._made.add(n)
         return n, full
-
-    def position_in(self, branch: str, number: int) -> int:
-        """The position of a call in a branch, which is identified by its number there. Call it after ``remember``.
-
-        Branches may run at once and call this in any order: as with names, what is not recorded gets a position after
-        all others.
-        """
-        place, path = f"{branch}/{number}", branch
-        while path:
-            self._began.setdefault(path, self._position)
-            path = path.rpartition("/")[0]
-        n = self._places.get(place) or max(self._last_recorded, self._position) + 1
-        self._places[place], self._numbers[branch] = n, number
-        self._place_of[n] = place
-        self._position = max(self._position, n)
-        self._named.add(n)
-        self._made.add(n)
-        return n
-
-    def place_of(self, n: int) -> str | None:
-        return self._place_of.get(n)
-
-    def holds_other(self, name: str) -> bool:
-        """Whether the next position has another call, and no child is recorded before it: the job began under a release
-        that recorded no children, and has passed this one."""
-        n = self._following()
-        step = self._recorded.get(n)
-        if step is None or (step.name, step.kind) == (name, "step"):
-            return False
-        return not any(each.n < n and each.name.startswith(SPAWN) and each.branch is None for each in self.steps)
-
-    def step_named(self, name: str) -> Step | None:
-        """The first recorded step of this name."""
-        return self._recorded.get(self._steps.get(name, -1))
-
-    def after(self, n: int, branch: str, alone: bool) -> Iterator[Step]:
-        """Recorded calls that began when wait ``n`` in this branch was over: the next ones in the order of the code.
-        ``alone``: nothing runs at once, so a branch that began later is one of them."""
-        if (known := self._recorded.get(n)) is None or known.ended_at is None:
-            return
-        own = self._places.get(f"{branch}/{self._numbers[branch] + 1}", -1) if branch else -1
-        following = self._following()
-        for m in chain((own, following), range(n + 1, self._last_recorded + 1) if alone else ()):
-            step = self._recorded.get(m)
-            if step is None or step.started_at < known.ended_at:
-                continue
-            if m in (own, following) or (step.branch or "").endswith("/1"):
-                yield step
-
-    def is_over(self, n: int) -> bool:
-        step = self._recorded.get(n)
-        return step is not None and step.over
-
-    def came_at(self, n: int) -> datetime | None:
-        """When a wait was over, if that is known."""
-        step = self._recorded.get(n)
-        known = None if step is None else step.ended_at or (step.wake_at if step.is_late else None)
-        return known or self._came.get(n)
-
-    def note_end(self, n: int, at: datetime | None) -> None:
-        """The job that is awaited at this position ended at this time."""
-        if at is not None:
-            self._came[n] = at
 
     def at(self, n: int, name: str, kind: StepKind, content_hash: str | None = None) -> Step | None:
         """The recorded step at this position. Raises ``StepsChanged`` if it was another call, or an approval of another
@@ -371,15 +249,9 @@ class Script:
             code="approval_not_asked",
         )
 
-    def patched(self, name: str, retired: bool = False, branched: bool = False) -> bool:
+    def patched(self, name: str, retired: bool = False) -> bool:
         """Whether this attempt takes the new path. A job that passed this position with the old code stays on the old
         path. ``retired``: there is no old path any more, and jobs that have not recorded the patch do not record it."""
-        if branched:
-            raise InvalidSetting(
-                "ctx.patched cannot be called in a branch",
-                code="in_a_branch",
-                fix="Call it before the branch, and use its answer there.",
-            )
         n = self._following()
         step = self._recorded.get(n)
         if retired and (step is None or (step.name, step.kind) != (name, "patch")):
@@ -387,7 +259,7 @@ class Script:
         if step is not None:
             if (step.name, step.kind) != (name, "patch"):
                 return False
-        elif any(m > self._ordered and m not in self._made for m in self._recorded):
+        elif n < self._last_recorded:
             return False
         self.next_position()
         self._called[n] = f"patch {name}"
@@ -396,78 +268,18 @@ class Script:
         return True
 
     def defer(self, entry: StepEntry) -> None:
-        entry.branch = self.place_of(entry.n)
         self._deferred[entry.n] = (self._position, entry)
 
     def deferred_before(self, n: int) -> list[StepEntry]:
         """The deferred entries to write with the call at this position. Steps in threads may defer more meanwhile."""
-        if not self._deferred:
+        if not self._deferred or n in self._named:  # a parallel branch does not show that the handler has continued
             return []
-        entries = [(position, entry) for position, entry in list(self._deferred.values()) if position < n]
-        if n not in self._named:
-            return [entry for _, entry in entries]
-        branch = (self._place_of.get(n) or "").rpartition("/")[0]
-        return [entry for position, entry in entries if branch and self._is_before(position, entry.n, branch)]
-
-    def _is_before(self, position: int, n: int, branch: str) -> bool:
-        """Whether a call of this branch shows that the handler has continued from call ``n``: a call in the branch, or
-        one before the handler came to it. Other branches may run at once."""
-        path = (self._place_of.get(n) or "").rpartition("/")[0]
-        if f"{path}/".startswith(f"{branch}/"):
-            return True
-        if path and not branch.startswith(f"{path}/"):
-            return False
-        below = branch[len(path) + 1 :] if path else branch
-        return position <= self._began["/".join(filter(None, (path, below.partition("/")[0])))]
+        return [entry for position, entry in list(self._deferred.values()) if position < n]
 
     def written(self, entries: Sequence[StepEntry]) -> None:
         """Called after a successful write. Until then the entries stay deferred, as the write may be cancelled."""
         for entry in entries:
             self._deferred.pop(entry.n, None)
-
-    def section_in(self, n: int) -> int:
-        """The section of a stream for what the step at this position writes: the same one in each attempt.
-
-        A step that is not recorded may get another position in the next attempt if a branch or its name identifies it:
-        its section is a hash of them.
-        """
-        if n not in self._named:
-            return 2 * n - 1
-        return self._section_of(self._place_of.get(n) or f"/{self._called[n]}", SECTIONS + 1)
-
-    def section_after(self, path: str, calls: int, begun: AbstractSet[str]) -> int | None:
-        """The section for code between the calls of a branch that has made this many calls and begun these branches;
-        None if an earlier attempt came further in this branch, and has written it. Outside of branches the path is
-        empty, and the calls are the ordered ones. Call it after ``remember``."""
-        if not path:
-            calls = self._ordered
-        others = len(begun) + (0 if path else self._unordered)
-        place = f"{path}/{calls}+{others}"
-        if place not in self._sections:
-            section = self._section_of(place, SECTIONS) if path or others else 2 * calls
-            self._sections[place] = None if self._came_further(path, calls, begun) else section
-        return self._sections[place]
-
-    def _section_of(self, place: str, first: int) -> int:
-        section = first + 2 * (int.from_bytes(blake2b(place.encode(), digest_size=4).digest()) >> 3)
-        while self._owners.setdefault(section, place) != place:
-            section += 2
-        return section
-
-    def _came_further(self, path: str, calls: int, begun: AbstractSet[str]) -> bool:
-        """Whether a call is recorded that this branch makes later, or one in a branch that it has not begun."""
-        for n, step in self._recorded.items():
-            if step.branch is None:
-                further = not path and n > calls and n not in self._made
-            elif not path or step.branch.startswith(f"{path}/"):
-                below = step.branch[len(path) + 1 :] if path else step.branch
-                name, inside, _ = below.partition("/")
-                further = name not in begun if inside else int(name) > calls
-            else:
-                continue
-            if further:
-                return True
-        return False
 
     @property
     def steps(self) -> list[Step]:

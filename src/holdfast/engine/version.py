@@ -1,3 +1,3 @@
 """The version of the package; also written into a database by the release that migrated it."""
 
-__version__ = "0.2.0rc1"
+__version__ = "0.2.0"

@@ -3,14 +3,10 @@
 FEATURES = (
     "jobs",
     "attempts",
-    "messages",
-    "streams",
     "agents",
     "approvals",
     "connectors",
     "webhooks",
-    "endpoints",
-    "notifiers",
     "limits",
     "schedules",
     "events",
@@ -27,7 +23,6 @@ FEATURES = (
     "workers",
     "versions",
     "restores",
-    "moves",
 )
 """Every feature, in the order in which its SQL is installed. In a database that fires the triggers of a table in the
 order of their creation, this order also decides which trigger fires first."""

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast import config
 from holdfast.engine.redaction import shown_url
 from holdfast.engine.retry import whole
 from holdfast.errors import InvalidSetting
 from holdfast.stores.application_pool import check_sqlite
-from holdfast.stores.forwarding import Forwarding, of_schema
 from holdfast.stores.port import MOST_CONNECTIONS, POOL_SIZE
 
 if TYPE_CHECKING:
@@ -56,14 +55,12 @@ def open_store(
     answer_within: float | None = None,
     pool_size: int = POOL_SIZE,
     pool: ApplicationPool | None = None,
-    follows: bool = True,
 ) -> Store:
     """Open ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or ``postgresql://…``.
 
     ``answer_within`` is the number of seconds after which a connection whose server has not answered is closed.
     ``pool_size`` is the maximum number of connections for threads, and again for each event loop. ``pool`` is the
-    application's own pool to this database. With ``follows`` the store works on another database once this one was
-    moved there.
+    application's own pool to this database.
     """
     whole("pool_size", pool_size, 1, MOST_CONNECTIONS, "invalid_setting")
     if not isinstance(url, str):
@@ -77,9 +74,7 @@ def open_store(
 
         if pool is not None:
             check_sqlite(pool, database_path(url))
-        embedded = SqliteStore(url)
-        follows = follows and database_path(url) != ":memory:"
-        return _following(embedded, answer_within, pool_size) if follows else embedded
+        return SqliteStore(url)
     if scheme in ("postgresql", "postgres"):
         require_postgres()
         from holdfast.features.postgres import ANSWER_WITHIN, PostgresStore
@@ -88,16 +83,8 @@ def open_store(
         store = PostgresStore(url, schema=schema, pool_size=pool_size, answer_within=within, pool=pool)
         if standby := config.read_url():
             store.read_from(standby)
-        return _following(store, answer_within, pool_size) if follows else store
+        return store
     raise _not_a_url(url)
-
-
-def _following(store: Store, answer_within: float | None, pool_size: int) -> Store:
-    def open_moved(told: str) -> Store:
-        url, schema = of_schema(told)
-        return open_store(url, schema=schema, answer_within=answer_within, pool_size=pool_size, follows=False)
-
-    return cast("Store", Forwarding(store, open_moved))
 
 
 _DRIVER = re.compile(r"(postgresql|postgres|sqlite)\+(\w+):")

@@ -12,18 +12,14 @@ from holdfast.features.attempts.store import PostgresAttempts
 from holdfast.features.audit.store import PostgresAudit
 from holdfast.features.connectors.store import PostgresConnectors
 from holdfast.features.dead_letters.store import PostgresDeadLetters, PostgresOperations
-from holdfast.features.endpoints.store import PostgresEndpoints
 from holdfast.features.events.store import PostgresConsumers, PostgresSubscriptions
 from holdfast.features.health.snapshot import PostgresHealth
 from holdfast.features.limits.store import PostgresLimits, PostgresPauses, PostgresQueues, PostgresReservations
-from holdfast.features.messages.store import PostgresMessages
-from holdfast.features.notifiers.store import PostgresNotifiers
 from holdfast.features.payloads.store import PostgresPayloadRules
 from holdfast.features.registry.store import PostgresEventTypes, PostgresKinds, PostgresPolicies
 from holdfast.features.restores.store import PostgresRestores
 from holdfast.features.retention.store import PostgresRetention, PostgresUsage
 from holdfast.features.schedules.store import PostgresSchedules, PostgresTemplates
-from holdfast.features.streams.store import PostgresStreams
 from holdfast.features.tenants.store import PostgresTenants
 from holdfast.features.tokens.store import PostgresTokens
 from holdfast.features.versions.store import PostgresVersions
@@ -60,8 +56,6 @@ class PostgresStore(PostgresDatabase):
         self.leases = PostgresLeases(schema)
         self.steps = PostgresSteps(schema)
         self.attempts = PostgresAttempts(schema)
-        self.messages = PostgresMessages(schema)
-        self.streams = PostgresStreams(schema)
         self.ledger = PostgresLedger(schema)
         self.templates = PostgresTemplates(schema)
         self.schedules = PostgresSchedules(schema)
@@ -84,8 +78,6 @@ class PostgresStore(PostgresDatabase):
         self.operations = PostgresOperations(schema)
         self.webhooks = PostgresWebhooks(schema)
         self.connectors = PostgresConnectors(schema)
-        self.endpoints = PostgresEndpoints(schema)
-        self.notifiers = PostgresNotifiers(schema)
         self.retention = PostgresRetention(schema)
         self.archives = PostgresArchives(schema)
         self.usage = PostgresUsage(schema)

@@ -10,19 +10,15 @@ from holdfast.features.attempts.store import SqliteAttempts
 from holdfast.features.audit.sqlite import SqliteAudit
 from holdfast.features.connectors.store import SqliteConnectors
 from holdfast.features.dead_letters.sqlite import SqliteDeadLetters, SqliteOperations
-from holdfast.features.endpoints.store import SqliteEndpoints
 from holdfast.features.events.sqlite import SqliteConsumers, SqliteSubscriptions
 from holdfast.features.health.snapshot import SqliteHealth
 from holdfast.features.limits.sqlite import SqliteLimits, SqlitePauses, SqliteQueues
 from holdfast.features.limits.store import SqliteReservations
-from holdfast.features.messages.store import SqliteMessages
-from holdfast.features.notifiers.store import SqliteNotifiers
 from holdfast.features.payloads.store import SqlitePayloadRules
 from holdfast.features.registry.store import SqliteEventTypes, SqliteKinds, SqlitePolicies
 from holdfast.features.restores.store import SqliteRestores
 from holdfast.features.retention.sqlite import SqliteRetention, SqliteUsage
 from holdfast.features.schedules.sqlite import SqliteSchedules, SqliteTemplates
-from holdfast.features.streams.store import SqliteStreams
 from holdfast.features.tenants.store import SqliteTenants
 from holdfast.features.tokens.store import SqliteTokens
 from holdfast.features.versions.store import SqliteVersions
@@ -44,8 +40,6 @@ class SqliteStore(SqliteDatabase):
         self.leases = SqliteLeases()
         self.steps = SqliteSteps()
         self.attempts = SqliteAttempts()
-        self.messages = SqliteMessages()
-        self.streams = SqliteStreams()
         self.ledger = SqliteLedger()
         self.templates = SqliteTemplates()
         self.schedules = SqliteSchedules()
@@ -68,8 +62,6 @@ class SqliteStore(SqliteDatabase):
         self.operations = SqliteOperations()
         self.webhooks = SqliteWebhooks(self.subscriptions)
         self.connectors = SqliteConnectors()
-        self.endpoints = SqliteEndpoints()
-        self.notifiers = SqliteNotifiers()
         self.retention = SqliteRetention()
         self.archives = SqliteArchives()
         self.usage = SqliteUsage()

@@ -10,7 +10,6 @@ import hashlib
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Self, TypedDict, Unpack, get_type_hints
@@ -28,9 +27,8 @@ from holdfast.features.jobs.handle import Handle
 from holdfast.features.retention.model import check_cost
 from holdfast.kind import Kind, Options
 from holdfast.steps.approvals import ApprovalOptions, Decision, question
-from holdfast.steps.plan import running
+from holdfast.steps.driver import running
 from holdfast.stores.namespace import StoreNamespace, call
-from holdfast.telemetry import observers
 
 _MESSAGES: Final = "messages"
 """Name of the checkpoint with the messages of a run."""
@@ -69,7 +67,7 @@ def check_agent(wrapper: type, agent: object, sdk: type, options: Iterable[str])
     """Refuse an agent that is not of this SDK, and options that ``wrapper`` does not have."""
     if not isinstance(agent, sdk):
         given, wanted = (type_.__module__.partition(".")[0] for type_ in (type(agent), sdk))
-        module = {"agents": "openai_agents", "pydantic_ai": "pydantic_ai", "langgraph": "langgraph"}.get(given)
+        module = {"agents": "openai_agents", "pydantic_ai": "pydantic_ai"}.get(given)
         raise InvalidSetting(
             f"expected an Agent of {wanted}, got {given}.{type(agent).__name__}",
             code="invalid_setting",
@@ -247,8 +245,6 @@ async def recorded_model_request(
     *,
     options: StepOptions,
     budget: float | None,
-    about: observers.Call,
-    unordered: bool = False,
 ) -> Any:
     """Make a model request as a step. ``request`` returns the response as JSON, and its cost."""
     spending = await spending_of(context)
@@ -261,8 +257,7 @@ async def recorded_model_request(
         made = True
         return {_VALUE: value, _COST: check_cost(cost)}
 
-    with observers.calling(about):
-        recorded = await context.step_options(**options, unordered=unordered).step(name, request_model)
+    recorded = await context.step_options(**options).step(name, request_model)
     cost = _cost(recorded)
     spending.add(agent, cost)
     if made and cost:
@@ -270,41 +265,8 @@ async def recorded_model_request(
     return recorded[_VALUE]
 
 
-def model_call(agent: str, model: object, provider: object) -> observers.Call:
-    """What the span of a model request says, by the GenAI conventions. It has no prompt and no answer."""
-    model = model if isinstance(model, str) else None
-    given = {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.agent.name": agent,
-        "gen_ai.request.model": model,
-        "gen_ai.provider.name": provider if isinstance(provider, str) else None,
-    }
-    return observers.Call(f"chat {model}" if model else "chat", _known(given), remote=True)
-
-
-def tool_call(agent: str, tool: str, call_id: str | None) -> observers.Call:
-    """What the span of a tool call says, by the GenAI conventions. It has no arguments and no result."""
-    given = {
-        "gen_ai.operation.name": "execute_tool",
-        "gen_ai.agent.name": agent,
-        "gen_ai.tool.name": tool,
-        "gen_ai.tool.type": "function",
-        "gen_ai.tool.call.id": call_id,
-    }
-    return observers.Call(f"execute_tool {tool}", _known(given))
-
-
-def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
 async def recorded_call(
-    context: Context,
-    name: str,
-    call: Callable[[], Awaitable[Any]],
-    *,
-    options: StepOptions,
-    about: observers.Call | None = None,
+    context: Context, name: str, call: Callable[[], Awaitable[Any]], *, options: StepOptions
 ) -> Any:
     """Make a tool call as a step that is identified by its name: tools run concurrently, in no fixed order."""
 
@@ -312,8 +274,7 @@ async def recorded_call(
         return {_VALUE: await call()}
 
     try:
-        with nullcontext() if about is None else observers.calling(about):
-            recorded = await context.step_options(**options, unordered=True).step(name, call_tool)
+        recorded = await context.step_options(**options, unordered=True).step(name, call_tool)
     except (InvalidPayload, InvalidSetting) as error:
         if isinstance(error, InvalidSetting) and error.code != "no_artifact_store":
             raise

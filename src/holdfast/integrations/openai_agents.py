@@ -40,17 +40,14 @@ from holdfast.integrations.agent_steps import (
     extras,
     first_parameter,
     made,
-    model_call,
     model_options,
     output_not_json,
     recorded_call,
     recorded_model_request,
     save_messages,
     short_name,
-    tool_call,
 )
 from holdfast.steps.approvals import ApprovalOptions
-from holdfast.telemetry import observers
 
 try:
     from agents import (
@@ -133,26 +130,13 @@ class _DurableModel(Model):
 
         async def request() -> tuple[Any, float]:
             response = await self._model.get_response(*args, **kwargs)
-            observers.answered(
-                {
-                    "gen_ai.response.id": response.response_id,
-                    "gen_ai.usage.input_tokens": response.usage.input_tokens,
-                    "gen_ai.usage.output_tokens": response.usage.output_tokens,
-                }
-            )
             # Fields that the provider left out stay out, because the next request sends the response back to it.
             value = _RESPONSE.dump_python(response, mode="json", by_alias=True, exclude_unset=True, warnings=False)
             return value, settings.price(response)
 
         name = short_name(f"{settings.agent}: model request")
         value = await recorded_model_request(
-            context,
-            settings.agent,
-            name,
-            request,
-            options=settings.model,
-            budget=settings.budget,
-            about=model_call(settings.agent, getattr(self._model, "model", None), "openai"),
+            context, settings.agent, name, request, options=settings.model, budget=settings.budget
         )
         return _RESPONSE.validate_python(value)
 
@@ -200,8 +184,7 @@ def _durable_tool(tool: FunctionTool, settings: _Settings) -> FunctionTool:
             except PydanticSerializationError as error:
                 raise output_not_json(name, str(error)) from error
 
-        about = tool_call(settings.agent, tool.name, ctx.tool_call_id)
-        return await recorded_call(context, name, call_tool, options=options, about=about)
+        return await recorded_call(context, name, call_tool, options=options)
 
     durable = copy.copy(tool)
     durable.on_invoke_tool = invoked

@@ -21,16 +21,13 @@ from holdfast.integrations.agent_steps import (
     denial,
     durable_context,
     extras,
-    model_call,
     model_options,
     output_not_json,
     recorded_call,
     recorded_model_request,
     short_name,
-    tool_call,
 )
 from holdfast.steps.approvals import ApprovalOptions
-from holdfast.telemetry import observers
 
 try:
     from pydantic_ai.agent import AbstractAgent, EventStreamHandler
@@ -310,7 +307,7 @@ class _BoundStep(BoundDurableOperation[ParamsT, WireT, ResultT]):
         return self.operation_
 
     async def __call__(self, params: ParamsT, *, config: object | None = None) -> ResultT:
-        operation, agent, given = self.operation_, self.durability.name, cast(Any, params)
+        operation, agent = self.operation_, self.durability.name
         context = durable_context()
         if context is None:  # an agent that a tool runs: the tool's step records it
             return await operation.handler(params)
@@ -327,38 +324,17 @@ class _BoundStep(BoundDurableOperation[ParamsT, WireT, ResultT]):
 
         async def request() -> tuple[Any, float]:
             result, value = await run_operation()
-            if not isinstance(result, ModelResponse):
-                return value, 0.0
-            observers.answered(
-                {
-                    "gen_ai.response.model": result.model_name,
-                    "gen_ai.response.id": result.provider_response_id,
-                    "gen_ai.response.finish_reasons": [result.finish_reason] if result.finish_reason else None,
-                    "gen_ai.usage.input_tokens": result.usage.input_tokens,
-                    "gen_ai.usage.output_tokens": result.usage.output_tokens,
-                }
-            )
-            return value, self.durability.price(result)
+            return value, self.durability.price(result) if isinstance(result, ModelResponse) else 0.0
 
         async def call() -> Any:
             return (await run_operation())[1]
 
         if isinstance(operation.operation_id, ModelRequestId | ModelCompactMessagesId):
-            model = getattr(getattr(given, "run_context", None), "model", None)
             value = await recorded_model_request(
-                context,
-                agent,
-                name,
-                request,
-                options=options,
-                budget=self.durability.budget,
-                about=model_call(agent, getattr(model, "model_name", None), getattr(model, "system", None)),
+                context, agent, name, request, options=options, budget=self.durability.budget
             )
         else:
-            about = None
-            if isinstance(operation.operation_id, ToolsetCallToolId):
-                about = tool_call(agent, given.name, given.ctx.tool_call_id)
-            value = await recorded_call(context, name, call, options=options, about=about)
+            value = await recorded_call(context, name, call, options=options)
         return operation.result_codec.load(value)
 
 

@@ -26,11 +26,9 @@ from holdfast.features.connectors.operations import Connectors
 from holdfast.features.dead_letters import operations as dead_letters
 from holdfast.features.dead_letters.model import Operation
 from holdfast.features.dead_letters.operations import DeadLetters, not_finished
-from holdfast.features.endpoints.operations import Endpoints
 from holdfast.features.events.operations import Consumers, Subscriptions
 from holdfast.features.health.operations import HealthChecks
 from holdfast.features.limits.operations import Limits, Pauses, Queues, Reservations
-from holdfast.features.notifiers.operations import Notifiers
 from holdfast.features.payloads.operations import PayloadRules
 from holdfast.features.registry.operations import DeploymentPolicies, EventTypes, Kinds
 from holdfast.features.retention.operations import RetentionPolicies, UsageReport
@@ -201,8 +199,6 @@ class Client(RemoteNamespace):
         self.versions = over_http(Versions, runner)
         self.webhooks = over_http(Webhooks, runner)
         self.connectors = over_http(Connectors, runner)
-        self.notifiers = over_http(Notifiers, runner)
-        self.endpoints = over_http(Endpoints, runner)
 
     @operation
     def enqueue(self, kind: str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> Steps[JobHandle]:

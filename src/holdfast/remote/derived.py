@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin
 
-from holdfast.engine.collapse import collapse_of
 from holdfast.engine.declared import http, http_of, inputs_of, is_paged, position_of, result_of, why_local
 from holdfast.engine.hints import check_options
 from holdfast.engine.job import Verdict
@@ -53,10 +52,8 @@ def prepare_call(kind: str, payload: Any, options: EnqueueOptions) -> Call:
         fields["deadline"] = datetime.now(UTC) + timedelta(seconds=seconds(fields["deadline"], "deadline"))
     for name in ("run_at", "deadline"):
         check_aware(fields.get(name), name)
-    for name in ("delay", "debounce", "longest_wait", "throttle"):
-        if name in fields:
-            fields[name] = seconds(fields[name], name)
-    collapse_of(options)  # a generated key would join no calls
+    if "delay" in fields:
+        fields["delay"] = seconds(fields["delay"], "delay")
     for name in ("tags", "resources"):
         if isinstance(fields.get(name), tuple):
             fields[name] = list(fields[name])

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Unpack, cast
 
-from holdfast.engine.collapse import collapse_of
 from holdfast.engine.declared import http_of
 from holdfast.engine.job import Job, Result, Verdict
 from holdfast.engine.job_options import EnqueueOptions
-from holdfast.engine.messages import ANSWER, PUBLISH, Published
-from holdfast.engine.operation import Items, Program, awaited, awaited_stream, operation, stream
+from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
 from holdfast.engine.states import State
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, JobFailed, Refused, WaitTimeout
@@ -24,7 +21,6 @@ from holdfast.features.jobs.model import Outcome
 from holdfast.features.jobs.operations import Jobs as LocalJobs
 from holdfast.features.jobs.search import SearchPage
 from holdfast.features.schedules import templates
-from holdfast.features.streams.model import StreamPage
 from holdfast.features.workflows import operations as workflows
 from holdfast.features.workflows.model import OnFailure, StartedWorkflow, Workflow
 from holdfast.remote.derived import PAGE, OverHttp, new_key, prepare_call, sent_inputs, with_policies
@@ -32,7 +28,6 @@ from holdfast.remote.http_requests import Pause, Steps, get, post, segment, with
 from holdfast.remote.responses import read_page
 from holdfast.remote.runners import RemoteNamespace, Runner
 from holdfast.stores.requests import JobConditions
-from holdfast.stores.vault import NAME
 
 MAX_POLL = 20.0
 """Maximum seconds that one request waits: proxies may close a connection that is idle for much longer."""
@@ -105,24 +100,6 @@ class JobHandle(HandleOperations, RemoteNamespace):
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self.aresult().__await__()
-
-    def _published(self, step: str) -> Program[Published | None]:
-        name = step.removeprefix(PUBLISH)
-        form = Jobs.value if name != step else Jobs.answer
-        found: Published | None = yield from self._do(form, name.removeprefix(ANSWER))
-        if found is not None and isinstance(found.value, dict) and found.value.keys() == {NAME}:
-            raise Refused("the value is sealed: only programs that have the key can open it", code="value_sealed")
-        return found
-
-    def _page(self, name: str, after: str | None) -> Program[StreamPage]:
-        return self._do(Jobs.stream, name, after=after)
-
-    @contextmanager
-    def _waiting(self) -> Iterator[Callable[[float], Program[None]]]:
-        def pause(seconds: float) -> Program[None]:
-            yield Pause(max(seconds, MIN_POLL_INTERVAL))
-
-        yield pause
 
     def _ended(self, timeout: Duration | None) -> Steps[Outcome]:
         limit = None if timeout is None else seconds(timeout, "timeout")
@@ -206,7 +183,6 @@ class Templates(OverHttp, templates.Templates):
     @operation
     def enqueue(self, name: str, /, **arguments: Any) -> Steps[JobHandle]:
         """Enqueue a job from a template; ``arguments`` are added to its payload."""
-        collapse_of(self._options)  # a generated key would join no calls
         key = self._options.get("key") or new_key()
         body = without_none(arguments=arguments, version=self._version, **{**with_policies(self._options), "key": key})
         request = post(f"/templates/{segment(name)}/enqueue", body, repeatable=True)

@@ -20,11 +20,9 @@ from holdfast.errors import HoldfastError
 from holdfast.features.approvals import routes as approvals
 from holdfast.features.archives import routes as archives
 from holdfast.features.dead_letters import routes as dead_letters
-from holdfast.features.endpoints import routes as endpoints
 from holdfast.features.events import routes as events
 from holdfast.features.health import routes as health
 from holdfast.features.jobs import routes as jobs
-from holdfast.features.jobs import stream_routes
 from holdfast.features.retention import routes as retention
 from holdfast.features.schedules import routes as schedules
 from holdfast.features.tenants import routes as tenants
@@ -149,7 +147,7 @@ log = logging.getLogger("holdfast.api")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 DERIVED = (
     *("agents", "executors", "kinds", "event_types", "policies", "retention", "health", "audit", "webhooks"),
-    *("connectors", "endpoints", "notifiers", "workers", "versions"),
+    *("connectors", "workers", "versions"),
 )
 """Namespaces of ``App`` whose routes are derived; a feature's ``routes.py`` has those that are written by hand."""
 
@@ -162,7 +160,6 @@ ROUTES = (
     *(derived(noun) for noun in DERIVED),
     *(
         leases.tick_router,
-        stream_routes.router,
         jobs.router,
         jobs.declared_router,
         dead_letters.operation_router,
@@ -204,7 +201,6 @@ def add_api(service: FastAPI, app: App) -> None:
     add_document(service)
     service.include_router(health.probes)
     service.include_router(metrics.probes)
-    service.include_router(endpoints.router)
     for router in ROUTES:
         service.include_router(router, prefix=PREFIX)
     service.include_router(leases.tick_router, prefix="/api", include_in_schema=False)  # also at /api/jobs/tick

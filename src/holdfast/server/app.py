@@ -28,21 +28,19 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from holdfast.app import App
-from holdfast.app.internals import egress_of, maintenance_tasks, ready_redactor, session_of, sync_declarations
+from holdfast.app.internals import maintenance_tasks, ready_redactor, session_of, sync_declarations
 from holdfast.errors import Refused, StoreUnavailable
 from holdfast.features.agents import pages as agents
 from holdfast.features.approvals import pages as approvals
 from holdfast.features.audit import pages as audit
 from holdfast.features.connectors import pages as connectors
 from holdfast.features.dead_letters import pages as dead_letters
-from holdfast.features.endpoints import pages as endpoints
 from holdfast.features.events import pages as events
 from holdfast.features.health import pages as health
 from holdfast.features.jobs import job_page
 from holdfast.features.jobs import pages as jobs
 from holdfast.features.jobs.routes import FastEnqueue
 from holdfast.features.limits import pages as limits
-from holdfast.features.notifiers import pages as notifiers
 from holdfast.features.payloads import pages as payloads
 from holdfast.features.registry import pages as registry
 from holdfast.features.retention import pages as retention
@@ -71,11 +69,8 @@ from holdfast.server.middleware import (
     RequestLog,
 )
 from holdfast.server.pages import failures
-from holdfast.server.proxies import ProxyIdentity
 from holdfast.server.rendering import STATIC, Renderer
 from holdfast.server.sessions import Tokens, tokens_of
-from holdfast.server.sign_on import Provider, SignOn, leave
-from holdfast.server.sign_on import routes as sign_on_routes
 from holdfast.stores.flow import NO_LIMIT, WaitLimit, wait_limit_of
 from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.options import WorkerOptions
@@ -90,7 +85,6 @@ PAGES = (
         server.routes,
         sessions.theme_routes,
         sessions.routes,
-        sign_on_routes,
     ),
     *(
         approvals.routes,
@@ -103,8 +97,6 @@ PAGES = (
         versions.routes,
         agents.routes,
         connectors.routes,
-        endpoints.routes,
-        notifiers.routes,
         events.routes,
         payloads.routes,
         registry.routes,
@@ -147,11 +139,9 @@ RETRY_EVERY = 1.0
 """Seconds between attempts to start maintenance."""
 SHUTDOWN_TIMEOUT = 5.0
 """Seconds that background work may take when the service ends."""
-API = Paths(frozenset({"/api/", "/hooks/", "/livez", "/readyz", "/metrics"}))
-# Paths without authentication: probes, files, the login page, links that carry a token; and signed messages, which may
-# be larger.
-SMALL = frozenset({"/livez", "/readyz", "/static/", "/login", "/login/", "/decide/", "/api/v1/approvals/by-token/"})
-OPEN = Paths(SMALL | {"/hooks/"})
+API = Paths(frozenset({"/api/", "/livez", "/readyz", "/metrics"}))
+# Paths without authentication: probes, files, the login page, and links that carry a token.
+OPEN = Paths(frozenset({"/livez", "/readyz", "/static/", "/login", "/decide/", "/api/v1/approvals/by-token/"}))
 
 
 def make_service(
@@ -161,12 +151,11 @@ def make_service(
     dashboard: bool = True,
     maintenance: str | None = None,
     body_timeout: float = TIMEOUT,
-    sign_on: SignOn | None = None,
 ) -> FastAPI:
     """Make the ASGI application. ``authenticate`` identifies the caller (``tokens_of(app)``, ``at_this_machine(app)``
     or your own). ``maintenance`` is the tenant (``*``: every) whose maintenance tasks the service runs; None leaves
     them to workers. ``body_timeout`` is the number of seconds that a request body may take; a large one has more, by
-    its size. With ``sign_on``, the login page also offers single sign-on; the sessions are those of ``tokens_of``."""
+    its size."""
     session = session_of(app)
     measures: list[Measure] = []
     tokens = None if isinstance(authenticate, Tokens) else tokens_of(app)
@@ -206,13 +195,13 @@ def make_service(
             Middleware(HeadRequests),
             Middleware(RequestLog, measures),
             Middleware(PageHeaders),
-            Middleware(BodyLimit, open_to_all=Paths(SMALL), timeout=body_timeout),
+            Middleware(BodyLimit, open_to_all=OPEN, timeout=body_timeout),
             Middleware(
                 AuthMiddleware,
                 session,
                 authenticate,
                 open_to_all=OPEN,
-                login="/login" if dashboard and not isinstance(authenticate, ProxyIdentity) else None,
+                login="/login" if dashboard else None,
                 tokens=tokens,
             ),
             Middleware(FastEnqueue),
@@ -231,8 +220,6 @@ def make_service(
         pages = make_dashboard(app)
         pages.state.live = live
         pages.state.authenticate = authenticate  # the login page opens sessions with it, if it is ``Tokens``
-        if sign_on is not None:
-            pages.state.provider, pages.state.leave = Provider(sign_on, egress_of(app)), leave
         service.router.routes.insert(0, DashboardMount(pages, excluded=API))
     return service
 

@@ -75,8 +75,7 @@ def routes(noun: str, namespace: type[Namespace], **checks: Check) -> APIRouter:
     """The routes of ``app.<noun>``. Fixed and longer paths come first: a name in a path may contain a slash. ``checks``
     are called first, with the caller and the inputs: ``routes("tokens", Tokens, issue=refuse_excess)``."""
     router = Router(tags=[noun.replace("_", " ")])
-    members = {name: form for base in reversed(namespace.__mro__) for name, form in vars(base).items()}
-    forms = [form for form in members.values() if isinstance(form, operation) and http_of(form.program)]
+    forms = [form for form in vars(namespace).values() if isinstance(form, operation) and http_of(form.program)]
     for form in sorted(forms, key=lambda form: ("{" in _declared(form).path, -len(_declared(form).path))):
         if not _declared(form).by_hand:
             _add(router, noun, form, checks.get(form.program.__name__))
@@ -159,8 +158,6 @@ def _endpoint(
             values |= {"after": PagePosition.read(after, session.tenant), "limit": limit + 1}
         elif not declared.in_body and any(each.name == "limit" for each in inputs):
             values["limit"] = limit
-        if after is not None and position is None and not with_page:
-            values["after"] = after
         return [values.pop(each.place) for each in inputs if each.positional and each.required], values
 
     def shaped(app: Any, result: Any, limit: int) -> Any:

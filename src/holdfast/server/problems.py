@@ -34,12 +34,8 @@ BY_CODE = {
     "key_required": 422,
     "executor_required": 422,
     "agent_required": 422,
-    "webhook_malformed": 400,
-    "webhook_signature": 401,
-    "webhook_timestamp": 401,
     # Not permitted.
     "not_allowed": 403,
-    "no_role": 403,
     "restricted": 403,
     "artifact_not_yours": 403,
     "not_an_approver": 403,
@@ -70,9 +66,7 @@ BY_CODE = {
     "step_ambiguous": 422,
     # Not at the moment.
     "tenant_full": 429,
-    "budget_used_up": 429,
     "paused": 503,
-    "secret_missing": 503,
     # Nothing that the caller can change.
     "missing_extra": 501,
     "no_artifact_store": 501,

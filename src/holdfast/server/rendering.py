@@ -108,8 +108,6 @@ TABS: tuple[tuple[str, str], ...] = (
     ("/templates", "Templates"),
     ("/subscriptions", "Subscriptions"),
     ("/webhooks", "Webhooks"),
-    ("/endpoints", "Endpoints"),
-    ("/notifiers", "Notifiers"),
     ("/connectors", "Connectors"),
     ("/payload-rules", "Payload rules"),
     ("/retention", "Retention"),

@@ -26,7 +26,7 @@ from holdfast.app.internals import session_of
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import HoldfastError, NotFound, Refused
-from holdfast.features.tokens.model import SESSION_PREFIX, Issuing, Scope, hash_of, is_token, new_token, shown_of
+from holdfast.features.tokens.model import SESSION_PREFIX, Scope, hash_of, is_token, new_token, shown_of
 from holdfast.server.auth import TENANT_HEADER, Identity, is_same_origin, require
 from holdfast.server.pages import field, local_path, redirect
 from holdfast.server.rendering import THEME, THEMES, render
@@ -79,10 +79,6 @@ class Tokens:
             hash_of(text), new_id(), hash_of(session), shown_of(session), SESSION_SECONDS
         )
         return None if await self._client.arun(opening) is None else session
-
-    async def issue(self, new: Issuing, actor: str, tenant: str) -> None:
-        """Store a token for a login whose person another system has authenticated."""
-        await self._client.arun(self._client.store.tokens.issue(new, actor, tenant))
 
     async def end(self, request: Request) -> None:
         """End the session of the request."""
@@ -195,8 +191,7 @@ def sessions_of(request: Request) -> Tokens:
 
 async def show_login(request: Request) -> Response:
     sessions_of(request)
-    target = redirect_target(request.query_params.get("next"))
-    return await render(request, "login.html", wrong=None, next=target, signs_on=signs_on(request))
+    return await render(request, "login.html", wrong=None, next=redirect_target(request.query_params.get("next")))
 
 
 async def log_in(request: Request) -> Response:
@@ -206,44 +201,30 @@ async def log_in(request: Request) -> Response:
     address = request.client.host if request.client else ""
     target = redirect_target(await field(request, "next"))
     if not await throttle.wait(address):
-        return await _wrong(request, 429, "Too many attempts. Try again later.", target)
+        return await render(request, "login.html", status=429, wrong="Too many attempts. Try again later.", next=target)
     session = await sessions.open(await field(request, "token"))
     if session is None:
         throttle.failed(address)
-        return await _wrong(request, 401, "Unknown or expired token.", target)
+        return await render(request, "login.html", status=401, wrong="Unknown or expired token.", next=target)
     throttle.succeeded(address)
     response = redirect(request, target)
-    set_session(request, response, session, int(SESSION_SECONDS))
-    return response
-
-
-async def _wrong(request: Request, status: int, wrong: str, target: str) -> Response:
-    return await render(request, "login.html", status=status, wrong=wrong, next=target, signs_on=signs_on(request))
-
-
-def set_session(request: Request, response: Response, session: str, lasting: int) -> None:
     response.set_cookie(
         COOKIE,
         session,
-        max_age=lasting,
+        max_age=int(SESSION_SECONDS),
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",
         path=request.scope.get("root_path", "") or "/",
     )
+    return response
 
 
 async def log_out(request: Request) -> Response:
     await sessions_of(request).end(request)
-    leave = getattr(request.app.state, "leave", None)  # set with single sign-on
-    response = (None if leave is None else await leave(request)) or redirect(request, "/login")
+    response = redirect(request, "/login")
     response.delete_cookie(COOKIE, path=request.scope.get("root_path", "") or "/", httponly=True, samesite="strict")
     return response
-
-
-def signs_on(request: Request) -> bool:
-    """Whether the login page offers single sign-on."""
-    return getattr(request.app.state, "provider", None) is not None
 
 
 def redirect_target(path: str | None) -> str:

@@ -10,12 +10,10 @@ from datetime import datetime
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from holdfast.engine.hints import check_options
-from holdfast.engine.outcome import Reject
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
 from holdfast.features.approvals.model import Question, plain, values_text
 from holdfast.steps.signature import adapter_for, rebuilt
-from holdfast.stores.requests import new_id
 
 F = TypeVar("F")
 
@@ -181,18 +179,3 @@ def _people(people: object) -> tuple[str, ...]:
     if isinstance(people, str) or not isinstance(people, Sequence):
         raise InvalidSetting("approvers and escalate_to must be lists of people", code="invalid_approval")
     return tuple(people)
-
-
-def first_question(name: str, summary: str, options: ApprovalOptions, shown: Any, notify: str | None) -> dict[str, Any]:
-    """The approval before the handler. ``shown`` is the payload for people. It is not part of the question: the payload
-    never changes, but the rules of what to show may."""
-    data: ApprovalOptions = {"data": shown}
-    approval = question(summary, None, data | options).to_json(new_id(), name, notify)
-    approval["content_hash"] = question(summary, None, options).content_hash(name)
-    return approval
-
-
-def check_approved(decided: Decision[Any]) -> None:
-    """Refuse to run a job that was not approved: it has ended, and was put back into the queue since."""
-    if not decided.approved:
-        raise Reject("denied", f"it was {decided.state}" + (f" by {decided.by}" if decided.by else ""))

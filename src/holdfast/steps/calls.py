@@ -18,17 +18,12 @@ from holdfast.engine.steps import RESERVED, RUNNING, check_step_name
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.steps.approvals import ApprovalOptions, Decision, decision
-from holdfast.steps.branches import current_branch, current_path
+from holdfast.steps.driver import Plan, running
 from holdfast.steps.handler_run import HandlerRun, ThreadDriver
-from holdfast.steps.plan import Plan, RunningStep, StepKey, running
-from holdfast.steps.program import DurableCall
-from holdfast.steps.undo import UndoFor, split_undo
 from holdfast.steps.values import AppEvent, is_async, label_of
-from holdfast.steps.waits import Wait, place_of
 from holdfast.stores.flow import Flow
 from holdfast.stores.vault import Part, is_stored
 from holdfast.worker.shutdown import Suspended
-from holdfast.worker.threads import Threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,12 +39,6 @@ class BlockingSteps:
         self._timeout = timeout
 
     @overload
-    def step(
-        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: UndoFor[T], **kwargs: Any
-    ) -> T: ...
-    @overload
-    def step(self, name: str, function: Callable[..., T], /, *args: Any, undo: UndoFor[T], **kwargs: Any) -> T: ...
-    @overload
     def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload
     def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
@@ -58,29 +47,17 @@ class BlockingSteps:
 
     @overload
     def submit(
-        self, name: str, function: Callable[..., T], /, *args: Any, undo: UndoFor[T], **kwargs: Any
-    ) -> Callable[[], T]: ...
-    @overload
-    def submit(
         self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Callable[[], T]: ...
     @overload
     def submit(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]: ...
     def submit(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[[], Any]:
         """Return the step without running it, for ``ctx.gather``."""
-        undo = split_undo(kwargs)
         call, key = self._driver.plan.step(name, function, self._retry)
-        if undo is None:
-            return partial(self._driver.drive, call, partial(self._run, key, function, args, kwargs))
-        call = self._driver.plan.undoable(call, name, undo, self._retry, self._timeout)
-        return partial(self._drive_undoable, call, partial(self._run, key, function, args, kwargs))
+        return partial(self._driver.drive, call, partial(self._run, key, function, args, kwargs))
 
-    def _drive_undoable(self, call: DurableCall, run: Callable[[], Any]) -> Any:
-        self._driver.run_on_loop(self._driver.plan.durable.ready_undo())
-        return self._driver.drive(call, run)
-
-    def _run(self, key: StepKey, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        token = running.set(RunningStep(*key))
+    def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        token = running.set(key)
         try:
             if is_async(function) or self._timeout is None:
                 result = function(*args, **kwargs)
@@ -107,12 +84,6 @@ class BlockingCalls:
         _run: HandlerRun
 
     @overload
-    def step(
-        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: UndoFor[T], **kwargs: Any
-    ) -> T: ...
-    @overload
-    def step(self, name: str, function: Callable[..., T], /, *args: Any, undo: UndoFor[T], **kwargs: Any) -> T: ...
-    @overload
     def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload
     def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
@@ -120,10 +91,6 @@ class BlockingCalls:
         """Call the function once and record its result: ``ref = ctx.step("charge", charge, invoice)``."""
         return BlockingSteps(self._run.thread_driver).step(name, function, *args, **kwargs)
 
-    @overload
-    def submit(
-        self, name: str, function: Callable[..., T], /, *args: Any, undo: UndoFor[T], **kwargs: Any
-    ) -> Callable[[], T]: ...
     @overload
     def submit(
         self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
@@ -183,9 +150,7 @@ class BlockingCalls:
         ``retired`` marks a patch without an old path (see ``Context.patched``).
         """
         driver = self._run.thread_driver
-        return driver.run_on_loop(driver.plan.durable.remember()).patched(
-            check_step_name(name), retired, current_branch() is not None
-        )
+        return driver.run_on_loop(driver.plan.durable.remember()).patched(check_step_name(name), retired)
 
     def gather(self, *calls: Callable[[], T]) -> list[T]:
         """Run several steps at once, each in a thread. ``ctx.submit`` makes them."""
@@ -211,14 +176,11 @@ class BlockingCalls:
 
 def _raise_first(results: list[Any], plan: Plan) -> None:
     """Raise the first error of gathered steps, if any. A failure comes before a suspension: the handler does not wait
-    then. Otherwise the branch that has gathered them waits."""
-    path, suspensions = current_path(), plan.durable.suspensions
+    then."""
     errors = [result for result in results if isinstance(result, BaseException)]
     for error in sorted(errors, key=lambda error: isinstance(error, Suspended)):
-        if isinstance(error, Suspended):
-            suspensions.hold(path, error)
-        else:
-            suspensions.forget(path)
+        if not isinstance(error, Suspended):
+            plan.durable.suspended = None
         raise error
 
 
@@ -235,14 +197,6 @@ class AwaitedSteps:
 
     @overload
     def step(
-        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: UndoFor[T], **kwargs: Any
-    ) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def step(
-        self, name: str, function: Callable[..., T], /, *args: Any, undo: UndoFor[T], **kwargs: Any
-    ) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def step(
         self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]: ...
     @overload
@@ -252,46 +206,30 @@ class AwaitedSteps:
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         if self._unordered:
             return self._step_by_name(name, function, args, kwargs)
-        undo = split_undo(kwargs)
         call, key = self._plan.step(name, function, self._retry)
-        run = partial(_run, self._plan.durable.tools.threads, self._timeout, key, function, args, kwargs)
-        return self._plan.durable.drive(call, run) if undo is None else self._drive_undoable(call, name, undo, run)
+        return self._plan.durable.drive(call, partial(self._run, key, function, args, kwargs))
 
     async def _step_by_name(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        undo = split_undo(kwargs)
         call, key = await self._plan.unordered_step(name, function, self._retry)
-        run = partial(_run, self._plan.durable.tools.threads, self._timeout, key, function, args, kwargs)
-        return await (
-            self._plan.durable.drive(call, run) if undo is None else self._drive_undoable(call, name, undo, run)
-        )
+        return await self._plan.durable.drive(call, partial(self._run, key, function, args, kwargs))
 
-    async def _drive_undoable(
-        self, call: DurableCall, name: str, undo: Callable[[Any], Any], run: Callable[[], Awaitable[Any]]
-    ) -> Any:
-        undoable = self._plan.undoable(call, name, undo, self._retry, self._timeout)
-        await self._plan.durable.ready_undo()
-        return await self._plan.durable.drive(undoable, run)
+    async def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        token = running.set(key)
+        try:
+            if self._timeout is None:
+                return await self._call(function, args, kwargs)
+            async with asyncio.timeout(self._timeout):
+                return await self._call(function, args, kwargs)
+        finally:
+            running.reset(token)
 
-
-async def _run(
-    threads: Threads, timeout: float | None, key: StepKey, function: Callable[..., Any], args: Any, kwargs: Any
-) -> Any:
-    token = running.set(RunningStep(*key))
-    try:
-        if timeout is None:
-            return await _call(threads, function, args, kwargs)
-        async with asyncio.timeout(timeout):
-            return await _call(threads, function, args, kwargs)
-    finally:
-        running.reset(token)
-
-
-async def _call(threads: Threads, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    if is_async(function):
-        return await function(*args, **kwargs)
-    # In a thread, because it may block. It has the context variables of this task.
-    result = await threads.run(label_of(function), partial(function, *args, **kwargs))
-    return await result if inspect.iscoroutine(result) else result
+    async def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if is_async(function):
+            return await function(*args, **kwargs)
+        # In a thread, because it may block. It has the context variables of this task.
+        threads = self._plan.durable.tools.threads
+        result = await threads.run(label_of(function), partial(function, *args, **kwargs))
+        return await result if inspect.iscoroutine(result) else result
 
 
 class AwaitedCalls:
@@ -305,14 +243,6 @@ class AwaitedCalls:
 
     @overload
     def step(
-        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, undo: UndoFor[T], **kwargs: Any
-    ) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def step(
-        self, name: str, function: Callable[..., T], /, *args: Any, undo: UndoFor[T], **kwargs: Any
-    ) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def step(
         self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]: ...
     @overload
@@ -322,8 +252,7 @@ class AwaitedCalls:
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Call the function once and record its result: ``ref = await ctx.step("charge", charge, invoice)``.
 
-        A crash while it runs repeats this step and nothing before it. The result is stored as JSON. ``undo=`` is a
-        function of that result which undoes the step when the job has failed for good or was cancelled.
+        A crash while it runs repeats this step and nothing before it. The result is stored as JSON.
         """
         return AwaitedSteps(self._run.plan).step(name, function, *args, **kwargs)
 
@@ -338,13 +267,13 @@ class AwaitedCalls:
         limit = None if timeout is None else seconds(timeout, "timeout")
         return AwaitedSteps(self._run.plan, None if retry is None else as_policy(retry), limit, unordered)
 
-    def sleep(self, delay: Duration, name: str = "sleep") -> Wait[None]:
+    def sleep(self, delay: Duration, name: str = "sleep") -> Coroutine[Any, Any, None]:
         """Suspend the job for this long. Meanwhile it holds no slot, no connection and no memory."""
-        return self._wait(self._run.plan.sleep(delay, None, name))
+        return self._run.plan.durable.drive(self._run.plan.sleep(delay, None, name))
 
-    def sleep_until(self, moment: datetime, name: str = "sleep") -> Wait[None]:
+    def sleep_until(self, moment: datetime, name: str = "sleep") -> Coroutine[Any, Any, None]:
         """Suspend the job until this time."""
-        return self._wait(self._run.plan.sleep(None, moment, name))
+        return self._run.plan.durable.drive(self._run.plan.sleep(None, moment, name))
 
     def wait_for_event(
         self,
@@ -353,16 +282,13 @@ class AwaitedCalls:
         match: Mapping[str, Any] | None = None,
         timeout: Duration | None = None,
         since: Duration | None = None,
-    ) -> Wait[AppEvent]:
+    ) -> Coroutine[Any, Any, AppEvent]:
         """Suspend the job until ``app.send_event(name, …)`` sends an event whose data has the values of ``match``.
 
         Events sent since the job was enqueued count, also those sent before this call; ``since`` looks back further.
         A job receives each event once. Raises ``EventTimeout`` if none comes in time.
         """
-        return self._wait(self._run.plan.event(name, match, timeout, since))
-
-    def _wait(self, call: DurableCall) -> Wait[Any]:
-        return Wait(self._run.plan.durable.drive(call), *place_of(call))
+        return self._run.plan.durable.drive(self._run.plan.event(name, match, timeout, since))
 
     @overload
     def approval(
@@ -388,16 +314,13 @@ class AwaitedCalls:
         patches`` says when none is left there. Then remove the old path and write ``await ctx.patched("check stock
         first", retired=True)``, which new jobs no longer record; remove that when no unfinished job has recorded it.
         """
-        return (await self._run.plan.durable.remember()).patched(
-            check_step_name(name), retired, current_branch() is not None
-        )
+        return (await self._run.plan.durable.remember()).patched(check_step_name(name), retired)
 
     async def gather(self, *calls: Awaitable[T]) -> list[T]:
-        """Run several steps, waits or branches at once. All of them end, and are recorded, before the first error among
-        them is raised."""
-        results = await self._run.plan.durable.suspensions.gather(calls)
+        """Run several steps at once. All of them end and are recorded before the first error among them is raised."""
+        results = await asyncio.gather(*calls, return_exceptions=True)
         _raise_first(results, self._run.plan)
-        return results
+        return results  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Runs the durable calls of a handler, on the worker's loop for async handlers and in a thread for sync ones.
 
-``Durable`` runs the programs of ``steps/program.py``, which a ``Plan`` (``steps/plan.py``) makes. It reads the recorded
-steps once, and writes new ones.
+``Plan`` checks the arguments of a call, gives the call its position and makes its program (``steps/program.py``). The
+position is taken when the call is made, not when it runs, so steps that run at once have the order of the code.
+``Durable`` runs programs: it reads the recorded steps once, and writes new ones.
 """
 
 from __future__ import annotations
@@ -10,36 +11,41 @@ import asyncio
 import concurrent.futures
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from holdfast.engine.job import Claim
-from holdfast.engine.operation import drive
-from holdfast.engine.outcome import Stopped
+from holdfast.engine.names import check_name
+from holdfast.engine.operation import adrive, drive
+from holdfast.engine.outcome import Reject, Stopped
 from holdfast.engine.payload import DEFAULT_LIMIT, encode
 from holdfast.engine.redaction import Redact
+from holdfast.engine.retry import Retry
 from holdfast.engine.steps import (
+    BEFORE_ALL,
     RUNNING,
     Saved,
     Script,
     Step,
     StepEntry,
+    check_match,
+    check_step_name,
     origin_of,
 )
-from holdfast.errors import HoldfastError, StaleLease, StepsChanged, StoreUnavailable
-from holdfast.steps import undo
-from holdfast.steps.approvals import check_approved, decision
-from holdfast.steps.branches import current_branch, current_path
+from holdfast.engine.times import instant
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import HoldfastError, InvalidSetting, StaleLease, StepsChanged, StoreUnavailable
+from holdfast.steps import program
+from holdfast.steps.approvals import ApprovalOptions, Decision, decision, question
 from holdfast.steps.program import DurableCall, Effect, Failing, Lookup, Run, Save, Sleep
-from holdfast.steps.suspensions import Suspensions
-from holdfast.steps.undo import Undo
+from holdfast.steps.values import Value, check_callable
+from holdfast.stores.requests import new_id
 from holdfast.stores.session import Session
 from holdfast.stores.vault import is_stored
-from holdfast.telemetry import observers
 from holdfast.worker.shutdown import Stop, Suspended
-from holdfast.worker.stream_writer import AttemptStreams, StreamWriter
 from holdfast.worker.threads import Threads
 from holdfast.worker.writers import StepWriter
 
@@ -56,33 +62,6 @@ ASKED_WITHIN: Final = 1.0
 Reached = Callable[[Claim, str, str], Awaitable[None]]
 
 
-class RunningSteps:
-    """The running steps of all attempts of a worker, and one timer to announce those that run for a while: a timer per
-    step would cost more than the rest of its call."""
-
-    def __init__(self) -> None:
-        self._since: dict[tuple[Durable, int], float] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, durable: Durable, n: int) -> None:
-        loop = asyncio.get_running_loop()
-        self._since[durable, n] = loop.time()
-        if self._timer is None:
-            self._timer = loop.call_later(SEEN_AFTER, self._announce)
-
-    def remove(self, durable: Durable, n: int) -> None:
-        self._since.pop((durable, n), None)
-
-    def _announce(self) -> None:
-        self._timer, loop = None, asyncio.get_running_loop()
-        for (durable, n), since in list(self._since.items()):
-            if (left := since + SEEN_AFTER - loop.time()) > 0:
-                self._timer = loop.call_later(left, self._announce)
-                break
-            self.remove(durable, n)
-            durable.announce(n)
-
-
 @dataclass(frozen=True, slots=True)
 class StepTools:
     """What a worker provides to its handlers for durable calls. ``notify`` returns the kind of job that notifies people
@@ -93,8 +72,6 @@ class StepTools:
     notify: Callable[[], str | None]
     reached: Reached | None = None
     """For tests: called at each point of a call at which a crash may happen."""
-    streams: StreamWriter | None = None
-    running: RunningSteps = field(default_factory=RunningSteps)
 
 
 @dataclass(slots=True, eq=False)
@@ -112,11 +89,9 @@ class Durable:
     stop: Stop
     halt: type[BaseException] = asyncio.CancelledError
     script: Script = field(init=False)
-    suspensions: Suspensions = field(init=False, default_factory=Suspensions)
+    suspended: Suspended | None = field(init=False, default=None)
     changed: StepsChanged | None = field(init=False, default=None)
     """Raised in a durable call, and again in each later one: code between them, such as an agent SDK, may catch it."""
-    streams: AttemptStreams | None = field(init=False, default=None)
-    """Created by the first chunk, because most attempts write none."""
     _load_lock: asyncio.Lock | None = field(init=False, default=None)
     _loaded: bool = field(init=False)
     _active: int = field(init=False, default=0)
@@ -125,20 +100,16 @@ class Durable:
     """Created when it is waited for: what every attempt has, the garbage collector visits (docs/adr/0025)."""
     _running: dict[int, tuple[str, datetime, int]] = field(init=False, default_factory=dict)
     """The running steps by position: name, start, and number of the try."""
+    _timers: dict[int, asyncio.TimerHandle] = field(init=False, default_factory=dict)
+    """What announces them. Cancelled when a step is over, or the loop would keep the attempt for another second."""
     _earlier: dict[int, int] = field(init=False, default_factory=dict)
     """How often a step that has no record was started in earlier attempts, by position."""
     _announcing: asyncio.Task[None] | None = field(init=False, default=None)
-    undos: list[Undo] = field(init=False, default_factory=list)
-    """The steps of this attempt that can be undone, in the order in which they were done."""
 
     def __post_init__(self) -> None:
         self.script = Script(self.claim.id)
         # Nothing is recorded before a first attempt, except that of a fork.
         self._loaded = self.claim.attempt == 1 and (not self.claim.tags or origin_of(self.claim.tags) is None)
-
-    @property
-    def loaded(self) -> bool:
-        return self._loaded
 
     async def remember(self) -> Script:
         """The script, with the recorded steps of earlier attempts."""
@@ -176,20 +147,15 @@ class Durable:
         value = vault.open_part(step.value, what="step", tenant=claim.tenant, job_id=claim.id, place=str(step.n))
         return step if value is step.value else replace(step, value=value)
 
-    async def _packed(self, entries: list[StepEntry]) -> list[StepEntry]:
-        """The entries with their values sealed, or stored elsewhere if they are large."""
-        claim, vault, packed = self.claim, self.client.vault, []
-        for entry in entries:
-            if entry.value is not None:
-                part = vault.pack_part(
-                    entry.value, what="step", tenant=claim.tenant, job_id=claim.id, place=str(entry.n)
-                )
-                if part.ref is not None:
-                    await self._note_upload(part.ref)
-                    await asyncio.to_thread(vault.upload, part, tenant=claim.tenant, job_id=claim.id)
-                entry = replace(entry, value=part.text)
-            packed.append(entry)
-        return packed
+    async def _packed(self, entry: StepEntry) -> StepEntry:
+        claim, vault, value = self.claim, self.client.vault, entry.value
+        if value is None or (vault.keys is None and len(value) <= DEFAULT_LIMIT // 4):
+            return entry
+        part = vault.pack_part(value, what="step", tenant=claim.tenant, job_id=claim.id, place=str(entry.n))
+        if part.ref is not None:
+            await self._note_upload(part.ref)
+            await asyncio.to_thread(vault.upload, part, tenant=claim.tenant, job_id=claim.id)
+        return replace(entry, value=part.text)
 
     async def _note_upload(self, ref: str) -> None:
         claim, client = self.claim, self.client
@@ -210,20 +176,16 @@ class Durable:
     def check_running(self) -> None:
         """Called before each call. A call that is made while the handler is being stopped (for example in a
         ``finally``) would be recorded at the position of another call of the next attempt."""
-        self.suspensions.check(current_path())
-        self.check_not_stopped()
-
-    def check_not_stopped(self) -> None:
-        if self.changed is not None:
-            raise self.changed
+        self.check_not_suspended()
         if self.stop.is_set:
             raise self.halt(self.stop.reason or "stopped")
 
-    def check_returned(self) -> None:
-        """Raise ``StepsChanged`` or ``Suspended`` again if the handler has caught it. No branch of it may wait."""
+    def check_not_suspended(self) -> None:
+        """Raise ``StepsChanged`` or ``Suspended`` again if the handler has caught it."""
         if self.changed is not None:
             raise self.changed
-        self.suspensions.check_all()
+        if self.suspended is not None:
+            raise self.suspended
 
     async def check_allowed(self) -> None:
         """Called before the handler. A job that people refused to run does not run, also if its kind no longer asks
@@ -253,19 +215,20 @@ class Durable:
         script = await self.remember()
         try:
             known = script.at(effect.n, effect.name, effect.kind, effect.content_hash)
-            if (known is None or not known.over) and script.not_asked(effect.n) is not None:
+            if known is None or not known.over:
                 await self._check_asked(effect.n)
         except StepsChanged as error:
             self.changed = error
             raise
         if known is None or not known.over:
             await self.reach("before", effect.name)
-            if effect.kind == "step" and not effect.waits:
+            if effect.kind == "step":
                 if known is not None:
                     self._earlier.pop(effect.n, None)
                 tries = 1 + (self._earlier.get(effect.n, 0) if known is None else known.tries)
                 self._running[effect.n] = (effect.name, datetime.now(UTC), tries)
-                self.tools.running.add(self, effect.n)
+                loop = asyncio.get_running_loop()
+                self._timers[effect.n] = loop.call_later(SEEN_AFTER, self._announce, effect.n)
         return known
 
     async def _check_asked(self, n: int) -> None:
@@ -276,7 +239,7 @@ class Durable:
                 raise error
             await asyncio.sleep(0.01)
 
-    def announce(self, n: int) -> None:
+    def _announce(self, n: int) -> None:
         """Write to the database that a step is running, for people. Only for a step that has run for a while: a short
         one is written once, when it is over."""
         if n in self._running and not self.tools.writer.closed and not self.stop.is_set:
@@ -301,29 +264,19 @@ class Durable:
         if not self.tools.writer.closed and not self.stop.is_set:
             await self._save_running()
 
-    async def ready_undo(self) -> None:
-        """Called before a step that can be undone: from now on the end of this job will be noticed."""
-        await undo.subscriptions.ready(self.client, self.claim.tenant, self.claim.kind, self.claim.queue)
-
     async def reach(self, when: str, name: str) -> None:
         if self.tools.reached is not None:
             await self.tools.reached(self.claim, when, name)
 
-    async def save(self, entry: StepEntry, also: tuple[StepEntry, ...] = ()) -> list[Saved]:
-        if self.streams is not None:
-            await self.streams.flush()
-        if self._running.pop(entry.n, None) is not None:
-            self.tools.running.remove(self, entry.n)
+    async def save(self, entry: StepEntry) -> list[Saved]:
+        self._running.pop(entry.n, None)
+        if timer := self._timers.pop(entry.n, None):
+            timer.cancel()
         await self.reach("after", entry.name)
-        entries = [*self.script.deferred_before(entry.n), *also, entry]
-        for each in entries:
-            each.branch = self.script.place_of(each.n)
-        written, earlier = entries, self._earlier
-        if earlier:
-            written = [replace(e, tries=e.tries + earlier.get(e.n, 0)) for e in entries]
-        if self.client.vault.keys is not None or any(len(e.value or "") > DEFAULT_LIMIT // 4 for e in entries):
-            written = await self._packed(written)
-        saved = await self.tools.writer.save(self.claim, written)
+        entries = [*self.script.deferred_before(entry.n), entry]
+        earlier = self._earlier
+        counted = [replace(e, tries=e.tries + earlier.get(e.n, 0)) for e in entries] if earlier else entries
+        saved = await self.tools.writer.save(self.claim, [await self._packed(item) for item in counted])
         self.script.written(entries)
         if saved and any(item.fate == "stale" for item in saved):
             raise StaleLease(f"job {self.claim.id} is no longer claimed by this worker")
@@ -332,56 +285,36 @@ class Durable:
 
     # --- the two drivers ---
 
-    async def drive(
-        self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None = None, *, active: bool = True
-    ) -> Any:
-        """Run a call of an async handler; ``run`` calls the function of a step. ``active`` is False if it only awaits
-        other calls. All in one coroutine: while a step waits for its commit, the garbage collector visits each
-        coroutine that waits for it."""
-        counts = run is not None and active
+    async def drive(self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None = None) -> Any:
+        """Run a call of an async handler. ``run`` calls the function of a step."""
         try:
-            self._active += counts
+            if run is None:
+                return await self._drive(call, run)
+            self._active += 1
             try:
-                effect = next(call)
-                while True:
-                    try:
-                        result: Any = None
-                        match effect:
-                            case Lookup():
-                                result = observers.waited(self.claim, await self.lookup(effect))
-                            case Run():
-                                assert run is not None
-                                # The call may be awaited long after it was made. Beside a wait that was gathered with
-                                # it, it runs.
-                                (self.check_not_stopped if self.suspensions.gathering else self.check_running)()
-                                with observers.step(self.claim, effect.n, effect.name, effect.tries, self.redact):
-                                    result = await run()
-                            case Save(entry, also):
-                                result = await self.save(entry, also)
-                            case Failing(entry):
-                                await self.note_failure(entry)
-                            case Sleep(seconds):
-                                await asyncio.sleep(seconds)
-                    except Exception as error:
-                        effect = call.throw(error)
-                    else:
-                        effect = call.send(result)
-            except StopIteration as end:
-                return self.answer(end.value)
+                return await self._drive(call, run)
             finally:
-                call.close()
-                self._active -= counts
-                if counts and not self._active and self._none_active is not None:
+                self._active -= 1
+                if not self._active and self._none_active is not None:
                     self._none_active.set()
         except Suspended as suspended:
-            if current_branch() is None:  # a branch lets the others continue
-                await self.finish_steps()
-            self.suspensions.add(current_path(), suspended)
+            await self.finish_steps()
+            self.suspended = self.suspended or suspended
             raise
 
-    def answer(self, value: Any) -> Any:
-        """The value of a call of an async handler, for the handler."""
-        return value
+    async def _drive(self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None) -> Any:
+        async def perform(effect: Effect) -> Any:
+            match effect:
+                case Sleep(seconds):
+                    await asyncio.sleep(seconds)
+                case Run():
+                    assert run is not None
+                    self.check_running()  # the call may be awaited long after it was made
+                    return await run()
+                case _:
+                    return await self._record(effect)
+
+        return await adrive(call, perform, Exception)
 
     def drive_in_thread(
         self, call: DurableCall, loop: asyncio.AbstractEventLoop, run: Callable[[], Any] | None = None
@@ -396,23 +329,22 @@ class Durable:
                     assert run is not None
                     if self.stop.is_set:  # a thread cannot be interrupted
                         raise Stopped(self.stop.reason or "stopped")
-                    with observers.step(self.claim, effect.n, effect.name, effect.tries, self.redact):
-                        return run()
+                    return run()
                 case _:
-                    return observers.waited(self.claim, self.run_on_loop(loop, self._record(effect)))
+                    return self.run_on_loop(loop, self._record(effect))
 
         try:
             return drive(call, perform, Exception)
         except Suspended as suspended:
-            self.suspensions.add(current_path(), suspended)
+            self.suspended = suspended
             raise
 
     async def _record(self, effect: Lookup | Save | Failing) -> Any:
         match effect:
             case Lookup():
                 return await self.lookup(effect)
-            case Save(entry, also):
-                return await self.save(entry, also)
+            case Save(entry):
+                return await self.save(entry)
             case Failing(entry):
                 await self.note_failure(entry)
 
@@ -426,3 +358,90 @@ class Durable:
             return self.tools.threads.run_on_loop(loop, work)
         except (asyncio.CancelledError, concurrent.futures.CancelledError):
             raise Stopped("worker_stopped") from None
+
+
+running: ContextVar[str | None] = ContextVar("holdfast_step_key", default=None)
+
+
+def step_key() -> str:
+    """Inside a step: an idempotency key for other systems, the same in every attempt of this step."""
+    key = running.get()
+    if key is None:
+        raise InvalidSetting("no step is running here", code="no_step")
+    return key
+
+
+class Plan:
+    def __init__(self, durable: Durable) -> None:
+        self.durable = durable
+
+    def _check_allowed(self) -> None:
+        if running.get() is not None:
+            raise InvalidSetting("a step cannot make durable calls: it runs as a whole", code="nested_step")
+        self.durable.check_running()
+
+    def _next_position(self) -> int:
+        self._check_allowed()
+        return self.durable.script.next_position()
+
+    def step(self, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[DurableCall, str]:
+        """The call, and its idempotency key for other systems."""
+        name = check_step_name(name)
+        check_callable(name, function)
+        return self._step(self._next_position(), name, function, retry)
+
+    async def unordered_step(
+        self, name: str, function: Callable[..., Any], retry: Retry | None
+    ) -> tuple[DurableCall, str]:
+        """The same for a step that is identified by its name. Its position depends on the recorded steps."""
+        check_callable(check_step_name(name), function)
+        self._check_allowed()
+        n, name = (await self.durable.remember()).named_position(name)
+        return self._step(n, check_step_name(name), function, retry)
+
+    def _step(self, n: int, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[DurableCall, str]:
+        durable, claim = self.durable, self.durable.claim
+        call = program.step(
+            durable.script, n, name, Value.of(name, function, durable.client.vault), retry, durable.redact
+        )
+        return call, f"{claim.tenant}:{claim.kind}:{claim.id}:{n}"
+
+    def sleep(self, delay: Duration | None, until: datetime | None, name: str) -> DurableCall:
+        if delay is None:
+            until = instant(until, "the time")
+        duration = None if delay is None else seconds(delay, "delay")
+        return program.sleep(self.durable.script, self._next_position(), check_step_name(name), duration, until)
+
+    def event(
+        self, name: str, match: Mapping[str, Any] | None, timeout: Duration | None, since: Duration | None
+    ) -> DurableCall:
+        wanted, limit = check_match(match), None if timeout is None else seconds(timeout, "timeout")
+        lookback, label = 0.0 if since is None else seconds(since, "since"), check_name(name, "event")
+        return program.wait_for_event(self.durable.script, self._next_position(), label, wanted, limit, lookback)
+
+    def approval(self, name: str, summary: str, form: Any, options: ApprovalOptions) -> DurableCall:
+        asked, label = question(summary, form, options), check_step_name(name)
+        approval = asked.to_json(new_id(), label, self.durable.tools.notify())
+        return program.approval(self.durable.script, self._next_position(), label, approval)
+
+    async def before_all(self, name: str, summary: str, options: ApprovalOptions, shown: Any) -> None:
+        """The approval before the handler: raises ``Suspended`` until it is approved."""
+        durable = self.durable
+        approval = first_question(name, summary, options, shown, durable.tools.notify())
+        result = decision(await durable.drive(program.approval(durable.script, BEFORE_ALL, name, approval)), None)
+        check_approved(result)
+
+
+def first_question(name: str, summary: str, options: ApprovalOptions, shown: Any, notify: str | None) -> dict[str, Any]:
+    """The approval before the handler. ``shown`` is the payload for people. It is not part of the question: the payload
+    never changes, but the rules of what to show may."""
+    data: ApprovalOptions = {"data": shown}
+    approval = question(summary, None, data | options).to_json(new_id(), name, notify)
+    approval["content_hash"] = question(summary, None, options).content_hash(name)
+    return approval
+
+
+def check_approved(decided: Decision[Any]) -> None:
+    """Refuse to run a job that was not approved: it has ended, and was put back into the queue since."""
+    if not decided.approved:
+        raise Reject("denied", f"it was {decided.state}" + (f" by {decided.by}" if decided.by else ""))

@@ -20,16 +20,13 @@ from holdfast.engine.redaction import Redact, Redactor
 from holdfast.engine.trace import Trace, plain_tags
 from holdfast.errors import InvalidSetting, StepsChanged
 from holdfast.features.attempts.model import LogPart
-from holdfast.steps.branches import current_branch
-from holdfast.steps.driver import Durable, StepTools
-from holdfast.steps.plan import Plan
+from holdfast.steps.driver import Durable, Plan, StepTools
 from holdfast.steps.program import DurableCall
 from holdfast.steps.transaction import Completion, Ending
 from holdfast.stores.session import Session
 from holdfast.telemetry.job_log import JobLog
 from holdfast.worker.log_writer import AttemptLines, LogWriter
 from holdfast.worker.shutdown import Stop
-from holdfast.worker.stream_writer import AttemptStreams
 
 if TYPE_CHECKING:
     from holdfast.kind import Prepared
@@ -70,8 +67,6 @@ class HandlerRun:
     tools: StepTools | None = None
     loop: asyncio.AbstractEventLoop | None = None
     halt: type[BaseException] = Stopped
-    again: Callable[..., Prepared[Any]] | None = None
-    """Makes another job of the same kind, for ``ctx.continue_as``."""
     extras: dict[str, Any] | None = None
     """Data of integrations for the duration of the attempt, by their name."""
     log_writer: LogWriter | None = None
@@ -119,36 +114,20 @@ class HandlerRun:
             if self.lines is None:
                 self.lines = writer.open(self.claim, loop)
 
-    @property
-    def streams(self) -> AttemptStreams | None:
-        """What the handler writes to its output streams, if it does."""
-        return None if self._plan is None else self._plan.durable.streams
-
     def hold_lines(self) -> list[LogPart]:
         """The lines that may not be written yet, for a transaction that ends the job."""
         return [] if self.lines is None else self.lines.hold()
 
     @property
     def ending(self) -> Ending:
-        flush = None if self.streams is None else _StreamFlush(self, self.streams)
-        return Ending(self.claim, self.session, self.completion, self.stop, self.hold_lines, self.check_may_end, flush)
+        return Ending(self.claim, self.session, self.completion, self.stop, self.hold_lines, self.check_may_end)
 
     def check_may_end(self) -> None:
         """Raise ``Suspended`` or ``StepsChanged`` again if the handler has caught it, and if it has not asked for a
         recorded decision."""
         if self._plan is not None:
-            self._plan.durable.check_returned()
+            self._plan.durable.check_not_suspended()
             self._plan.durable.check_decisions()
-
-    def check_not_at_once(self) -> None:
-        """Refuse the end of the run beside other calls of it, which it would cut off."""
-        gathering = self._plan is not None and self._plan.durable.suspensions.gathering
-        if gathering or current_branch() is not None:
-            raise InvalidSetting(
-                "ctx.continue_as cannot be called in a gather or a branch",
-                code="in_a_branch",
-                fix="Call it after the gather or the branch.",
-            )
 
     @property
     def changed(self) -> StepsChanged | None:
@@ -167,18 +146,6 @@ class HandlerRun:
             self.log.warning(
                 "%s %r (call %s) was recorded before but is no longer in the handler", step.kind, step.name, step.n
             )
-
-
-@dataclass(frozen=True, slots=True)
-class _StreamFlush:
-    run: HandlerRun
-    streams: AttemptStreams
-
-    def blocking(self) -> None:
-        self.run.thread_driver.run_on_loop(self.streams.flush())
-
-    async def awaited(self) -> None:
-        await self.streams.flush()
 
 
 class Facts:

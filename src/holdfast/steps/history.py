@@ -19,7 +19,7 @@ from typing import Any, Final, get_args, get_type_hints
 from holdfast.engine.job import Claim, Job, References
 from holdfast.engine.payload import decode, encode
 from holdfast.engine.states import State
-from holdfast.engine.steps import SPAWN, Step, StepKind
+from holdfast.engine.steps import Step, StepKind
 from holdfast.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.features.workflows.model import ParentResult
 
@@ -274,8 +274,6 @@ def _masked_text(text: str) -> str:
 def _masked_value(step: Step) -> Any:
     """The value of a step. Of events and approvals, the parts that people and programs wrote are masked."""
     value = step.value
-    if step.kind == "step" and step.name.startswith(SPAWN):
-        return value  # the id of a child, which other calls name
     if step.kind not in ("event", "approval") or not isinstance(value, dict):
         return _masked(value)
     if step.kind == "event":

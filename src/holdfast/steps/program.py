@@ -24,7 +24,7 @@ from holdfast.worker.shutdown import Suspended
 # A retry sooner than this waits in place: suspending the job and claiming it again takes about as long.
 IN_PLACE: Final = 1.0
 # Exceptions that end the attempt. They are not failures of the step.
-CONTROL = (Cancel, Reject, RetryLater, Snooze, StaleLease, StoreError)
+_CONTROL = (Cancel, Reject, RetryLater, Snooze, StaleLease, StoreError)
 
 
 @dataclass(slots=True)
@@ -35,17 +35,11 @@ class Lookup:
     name: str
     kind: StepKind
     content_hash: str | None = None
-    waits: bool = False
-    """Whether it is a wait although its kind is ``step``: nobody needs to see that it runs."""
 
 
 @dataclass(slots=True)
 class Run:
-    """Call the function of the step. ``tries`` is 0 for one that only awaits others, which is no span of a trace."""
-
-    n: int
-    name: str
-    tries: int = 1
+    """Call the function of the step."""
 
 
 @dataclass(slots=True)
@@ -55,10 +49,7 @@ class Sleep:
 
 @dataclass(slots=True)
 class Save:
-    """Write a step, and others with it in the same transaction."""
-
     entry: StepEntry
-    also: tuple[StepEntry, ...] = ()
 
 
 @dataclass(slots=True)
@@ -74,7 +65,6 @@ DurableCall = Generator[Effect, Any, Any]
 
 def suspended(script: Script, pause: Pause) -> Suspended:
     """The suspension, with the deferred entries before it."""
-    pause.branch = script.place_of(pause.n)
     return Suspended(Paused(pause.to_json(), [entry.to_json() for entry in script.deferred_before(pause.n)]))
 
 
@@ -89,10 +79,10 @@ def step(script: Script, n: int, name: str, value: Value, retry: Retry | None, r
         tries, began = tries + 1, time.monotonic()
         packing = False
         try:
-            returned = yield Run(n, name, tries)
+            returned = yield Run()
             packing = True
             result = value.pack(returned)
-        except CONTROL:
+        except _CONTROL:
             raise
         except Exception as error:
             # A step whose result cannot be stored is not retried: its effects are done, and the result would be the
@@ -123,7 +113,7 @@ def _retry_delay(retry: Retry | None, error: Exception, tries: int) -> float | N
 
 def sleep(script: Script, n: int, name: str, delay: float | None, until: datetime | None) -> DurableCall:
     known: Step | None = yield Lookup(n, name, "sleep")
-    if known is None and delay == 0 and script.place_of(n) is None:  # a branch records each call
+    if known is None and delay == 0:
         return None
     if known is not None and (known.over or known.is_late):
         return None

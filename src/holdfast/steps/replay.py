@@ -139,14 +139,11 @@ class Replay(Durable):
             return None  # a sleep of no time is never recorded
         raise EndOfHistory(str(Call.of(effect)))
 
-    async def save(self, entry: StepEntry, also: tuple[StepEntry, ...] = ()) -> list[Saved]:
+    async def save(self, entry: StepEntry) -> list[Saved]:
         raise AssertionError(f"a replay writes nothing, not even {entry.kind} {entry.name!r}")
 
     async def note_failure(self, entry: StepEntry) -> None:
         await self.save(entry)
-
-    async def ready_undo(self) -> None:
-        """Nothing ends here."""
 
     def _changed(self, error: StepsChanged, recorded: Step | None, effect: Lookup) -> None:
         called: Call | None = Call.of(effect)
@@ -178,18 +175,13 @@ class Replay(Durable):
 
     # --- the two drivers ---
 
-    async def drive(
-        self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None = None, *, active: bool = True
-    ) -> Any:
+    async def _drive(self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None) -> Any:
         n = self._note(call)
         try:
-            return await super().drive(call, run, active=active)
+            return self._next(await super()._drive(call, run))
         except InvalidPayload as error:
             self._misfit(n, error)
             raise
-
-    def answer(self, value: Any) -> Any:
-        return self._next(value)
 
     def drive_in_thread(
         self, call: DurableCall, loop: asyncio.AbstractEventLoop, run: Callable[[], Any] | None = None

@@ -314,8 +314,7 @@ def rebuilt(annotation: Any, value: Any, what: str) -> Any:
     except ValidationError as error:
         first = _first(error)
         where = ".".join(str(part) for part in first["loc"])
-        why = ": ".join(filter(None, (where, first["msg"])))
-        raise InvalidPayload(f"{what} does not fit: {why}", code="form_invalid") from None
+        raise InvalidPayload(f"{what} does not fit: {where}: {first['msg']}", code="form_invalid") from None
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

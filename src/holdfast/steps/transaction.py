@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.engine.job import Claim, Job
 from holdfast.engine.outcome import Succeeded
@@ -79,13 +79,6 @@ class Completion:
             )
 
 
-class Flush(Protocol):
-    """Both forms of a write that must precede the end."""
-
-    def blocking(self) -> None: ...
-    async def awaited(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Ending:
     """The settlement of one claim as succeeded, on a connection that is not the worker's."""
@@ -99,22 +92,15 @@ class Ending:
     log is closed after it."""
     check: Callable[[], None] = field(default=lambda: None, repr=False)
     """Raises if the job may not succeed."""
-    flush: Flush | None = field(default=None, repr=False)
-    """Writes what the handler has written to its streams: it cannot be written after the end, nor by another connection
-    while a transaction of an embedded database is open."""
 
     def on(self, connection: object, value: Any) -> None:
         """Complete on the handler's own connection. Whether that is committed is checked when the handler has ended."""
         self.completion.check_free(again=True)
-        if self.flush is not None:
-            self.flush.blocking()
         self.complete(connection, value)
         self.completion.stage, self.completion.connection = Stage.IN_DOUBT, connection
 
     async def aon(self, connection: object, value: Any) -> None:
         self.completion.check_free(again=True)
-        if self.flush is not None:
-            await self.flush.awaited()
         await self.acomplete(connection, value)
         self.completion.stage, self.completion.connection = Stage.IN_DOUBT, connection
 
@@ -206,8 +192,6 @@ class Transaction(_Block):
 
     def __enter__(self) -> Any:
         self._completion.check_free()
-        if self._ending.flush is not None:
-            self._ending.flush.blocking()
         self._block = self._store.transaction()
         self._connection = self._block.__enter__()
         self._completion.stage = Stage.OPEN
@@ -243,8 +227,6 @@ class AsyncTransaction(_Block):
 
     async def __aenter__(self) -> Any:
         self._completion.check_free()
-        if self._ending.flush is not None:
-            await self._ending.flush.awaited()
         self._block = self._store.atransaction()
         self._connection = await self._block.__aenter__()
         self._completion.stage = Stage.OPEN

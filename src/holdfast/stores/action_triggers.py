@@ -94,7 +94,7 @@ RECORDED = (
         *("lease", "worker", "holder"),
         values="stop_request",
         operated="name until renewed_at renewals ended_at ended_why swept_at kinds queues slots version"
-        " app_version code pins blocked_at blocked_in"
+        " app_version code pins"
         " stop_requested_at stop_requested_by",
         by_hand=False,
     ),
@@ -120,8 +120,6 @@ RECORDED = (
     Recorded("consumer", "consumer", "name", operated="cursor updated_at"),
     Recorded("payload_rule", "payload_rule", "kind declared_by", "requires_approval", operated=_SET),
     Recorded("connector", "connector", "name", "headers", operated=_SET),
-    Recorded("notifier", "notifier", "name", operated=f"health {_SET}"),
-    Recorded("endpoint", "endpoint", "name", operated=_SET),
     Recorded(
         *("operation", "operation", "id", "wanted"),
         operated="state capped done refused refusals place next_at updated_at finished_at",
@@ -147,11 +145,11 @@ RECORDED = (
         kept="hash created_by expires_at",
         ends=True,
     ),
-    # The operations record these as actions on `policies`, `tenants` and `limit`.
+    # The operations record these as actions on `policies` and `tenants`.
     Recorded(
         *("dispatch", "dispatch", "id"),
         operated="fair fair_auto registered unknown_kinds unknown_agents unknown_events listed_only tenant_required"
-        " running_counts required refusing",
+        " running_counts required",
         unrecorded={
             **dict.fromkeys(("limited", "ruled", "capped"), _DERIVED),
             "swept": "The position of the last scan of parked jobs.",

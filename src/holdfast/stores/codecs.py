@@ -100,7 +100,7 @@ class Record:
                 "retry_of",
                 "cause_id",
             ),
-            *("subscription_id", "sample_job", "new_id", "place", "webhook_id", "awaits"),
+            *("subscription_id", "sample_job", "new_id", "place", "webhook_id"),
         }
     )
     documents: ClassVar[frozenset[str]] = frozenset(
@@ -113,7 +113,7 @@ class Record:
     lists: ClassVar[frozenset[str]] = frozenset(
         {
             *("tags", "approvers", "escalate_to", "uses", "forbidden", "kinds", "queues", "roles", "scopes"),
-            *("hosts", "secrets", "wants", "job_ids", "recipients"),
+            *("hosts", "secrets", "wants", "job_ids"),
         }
     )
 

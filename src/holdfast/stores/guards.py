@@ -15,7 +15,7 @@ from holdfast.stores.table_text import Table
 # Tables whose rows are never updated. SQLite numbers application events with an update (features/events/sqlite.sql).
 UNCHANGED = (
     *("event", "artifact", "job_tag", "action", "seal", "archive", "made_from", "template", "reference", "resealed"),
-    *("message", "vote", "delivery", "webhook_delivery", "dead_letter", "redriven_as", "occupied_slot"),
+    *("vote", "delivery", "webhook_delivery", "dead_letter", "redriven_as", "occupied_slot"),
 )
 POSTGRES_UNCHANGED = ("app_event",)
 
@@ -27,8 +27,6 @@ FIXED = {
     "consumer": "tenant name",
     "dispatch": "id signal_key payload_salt",
     "executor": "tenant label",
-    "endpoint": "tenant name created_at",
-    "notifier": "tenant name created_at",
     "job_limit": "tenant scope name created_at",
     "login_pin": "login",
     "pause": "tenant scope name since",
@@ -75,17 +73,11 @@ UNTIL_CLEANED = Kept(
 KEPT = {
     **dict.fromkeys(("action", "seal", "archive", "usage_place", "upkeep"), ALWAYS),
     **dict.fromkeys(("approval", "node", "made_from", "reference", "resealed"), WITH_JOB),
-    **dict.fromkeys(("artifact", "attempt_log", "checkpoint", "message", "result", "replaced_payload"), UNTIL_CLEANED),
+    **dict.fromkeys(("artifact", "attempt_log", "checkpoint", "result", "replaced_payload"), UNTIL_CLEANED),
     "step": Kept(
         "exists (select 1 from job_state s where s.id = old.job_id"
         " and s.state <> 'dead_letter' and s.state <> 'cleaned')",
         "only the steps of dead letters can be deleted",
-    ),
-    # A section that runs again replaces its parts; others are kept with their job, or for a month.
-    "stream_part": Kept(
-        "old.at > days_ago(30) and exists (select 1 from job_state s where s.id = old.job_id"
-        " and s.state <> 'cleaned' and s.state <> 'in_progress')",
-        "only a handler that runs again replaces its parts",
     ),
     "vote": Kept(
         "exists (select 1 from approval a where a.id = old.approval_id)",
@@ -136,8 +128,8 @@ KEPT = {
 
 # PostgreSQL: tables with other guards that refuse TRUNCATE too, which no other trigger sees.
 _TRUNCATED = (
-    *("job", "job_state", "lease", "pause", "schedule", "connector", "webhook", "endpoint", "usage"),
-    *("notifier", "api_token", "event_partition"),
+    *("job", "job_state", "lease", "pause", "schedule", "connector", "webhook", "api_token", "usage"),
+    "event_partition",
 )
 # SQLite: INSERT OR REPLACE deletes the row with the same key without firing the triggers for DELETE.
 _REPLACED = {

@@ -8,13 +8,11 @@ import hashlib
 from abc import ABC
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result
-from holdfast.engine.messages import PUBLISH, Published
 from holdfast.engine.states import State, state_of
 from holdfast.engine.steps import RUNNING, Step
 from holdfast.features.payloads.model import HIDDEN, WITHHELD
@@ -326,45 +324,10 @@ class StepReads(Reader):
         return bool(rows)
 
     @flow(writes=False)
-    def waits_for(self, job_id: str, waiter: str, tenant: str) -> Steps[bool]:
-        """Whether a job is ``waiter``, an ancestor of it, or waits for it: directly, or for a job that does."""
-        within_ = within(tenant, "j.tenant")
-        text = (
-            f"with recursive above(id) as (select j.id from {{job}} j where j.id = :waiter and {within_}"
-            " union select j.parent_id from above a join {job} j on j.id = a.id where j.parent_id is not null),"
-            f" reached(id) as (select j.id from {{job}} j where j.id = :id and {within_}"
-            " union select t.awaits from reached r join {step} t on t.job_id = r.id"
-            " where t.awaits is not null and t.ended_at is null)"
-            " select 1 from reached r where r.id = :waiter union all select 1 from above a where a.id = :id limit 1"
-        )
-        rows = yield from self._query(tenant, text, id=parse_id(job_id), waiter=parse_id(waiter))
-        return bool(rows)
-
-    @flow(writes=False)
-    def published(self, job_id: str, step: str | None, tenant: str) -> Steps[Sequence[Published]]:
-        """The last value that a step of this name has recorded; without a name, all values that were published."""
-        columns = self.dialect.bounded("t.name, t.value, t.n, t.attempt, t.ended_at as at", "t.n", "t.value")
-        which = "t.name = :step" if step is not None else f"t.name like '{PUBLISH}%'"
-        text = (
-            f"select {columns} from {{step}} t where t.job_id = :id and {within(tenant, 't.tenant')}"
-            f" and t.kind = 'step' and {which} and t.ended_at is not null and t.error is null"
-            f" order by {'t.ended_at desc, t.n desc limit 1' if step is not None else 't.ended_at, t.n'}"
-        )
-        params = {"id": parse_id(job_id)} | ({} if step is None else {"step": step})
-        found = yield from self._records(Published, tenant, text, **params)
-        return [replace(each, name=each.name.removeprefix(PUBLISH)) for each in found]
-
-    @flow(writes=False)
-    def now(self, tenant: str) -> Steps[datetime]:
-        """The time of the database."""
-        rows = yield from self._query(tenant, "select p.now from {present} p")
-        return self.dialect.codec.time(rows[0][0])
-
-    @flow(writes=False)
     def list(self, job_id: str, tenant: str) -> Steps[list[Step]]:
-        columns = self.dialect.bounded(Record.columns(Step, "t.").replace("t.now", "p.now"), "t.n", "t.value")
+        columns = self.dialect.bounded(Record.columns(Step, "t.", skip=("now",)), "t.n", "t.value")
         text = (
-            f"select {columns} from {{step}} t, {{present}} p"
+            f"select {columns}, p.now from {{step}} t, {{present}} p"
             f" where t.job_id = :id and {within(tenant, 't.tenant')} order by t.n"
         )
         return (yield from self._records(Step, tenant, text, id=parse_id(job_id)))

@@ -20,7 +20,6 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, Protocol
 
-from holdfast.engine.redaction import shown_url
 from holdfast.engine.version import __version__
 from holdfast.errors import InvalidSetting, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.stores.requests import SchemaStatus
@@ -28,9 +27,6 @@ from holdfast.stores.table_text import Table, tables
 
 CODE = "code"
 RELEASE, SUPPORTS = "release", "supports"
-MOVING, MOVED = "moving", "moved"
-"""Marks of a database that is being moved to (its digest names the move), and of one that was moved (its digest is
-where to). Earlier releases refuse both, because they do not know them. Errors of writers begin with these words."""
 OLDEST = "0.1.0"
 """The oldest release that works with the schema of this one."""
 LAST_MIGRATIONS = {"0.1.0": "0001_initial"}
@@ -140,14 +136,6 @@ class Plan:
 
     def status(self, applied: Mapping[str, str]) -> SchemaStatus:
         """Compare the plan with the names and digests in the database."""
-        if MOVED in applied:
-            raise moved(applied[MOVED])
-        if MOVING in applied:
-            raise StoreUnavailable(
-                "a database is being moved here, and has not arrived",
-                code="database_moving",
-                fix="Wait until holdfast move has ended.",
-            )
         ours = {script.name for script in (*self.migrations, *self.later)} | {CODE, RELEASE, SUPPORTS}
         for script in (*self.migrations, *self.later):
             if applied.get(script.name, script.digest) != script.digest:
@@ -233,14 +221,6 @@ def release_number(version: str) -> tuple[int, ...]:
     """The number of a release for comparison, without a suffix such as ``rc1``."""
     parts = (re.match(r"\d+", part) for part in version.split(".")[:3])
     return tuple(int(part[0]) for part in parts if part)
-
-
-def moved(target: str = "") -> StoreUnavailable:
-    return StoreUnavailable(
-        f"this database was moved{' to ' + shown_url(target) if target else ''}",
-        code="database_moved",
-        fix="Give programs the URL of the new database. One that keeps running uses it from now on, and can try again.",
-    )
 
 
 def one_way(name: str) -> StoreError:

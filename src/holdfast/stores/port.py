@@ -30,9 +30,6 @@ from holdfast.stores.requests import (
     MigrationStep,
     Removal,
     SchemaStatus,
-    SendEvent,
-    SendMessage,
-    SentResult,
 )
 
 if TYPE_CHECKING:
@@ -66,8 +63,6 @@ class CallerOperations(Protocol):
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
     def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]: ...
-    def send(self, event: SendEvent, actor: str, tenant: str) -> Flow[SentResult]: ...
-    def message(self, message: SendMessage, actor: str, tenant: str) -> Flow[SentResult]: ...
     def settle(self, lease: str, settlement: Settlement, tenant: str) -> Flow[bool]:
         """False: the lease no longer holds this attempt, and nothing was written."""
         ...
@@ -158,10 +153,6 @@ class Database(Protocol):
     def schema(self) -> SchemaStatus: ...
     async def aschema(self) -> SchemaStatus:
         """``schema`` over a pooled connection, for processes that read it regularly."""
-        ...
-
-    def moved_to(self) -> str | None:
-        """The URL of the database to which this one was moved."""
         ...
 
     def check_writable(self) -> None:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from holdfast.engine.declared import Help
-from holdfast.engine.ids import IdMaker, parse_id
+from holdfast.engine.ids import IdMaker
 from holdfast.engine.job import EVERY_TENANT, Renewal
 from holdfast.engine.names import NamedKind
 from holdfast.engine.retry import attempt_limit
@@ -258,26 +258,9 @@ class SendEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class SendMessage:
-    """A message to one job. ``data`` is JSON text; ``asked``: the sender waits for an answer."""
-
-    id: str
-    job_id: str
-    name: str
-    data: str
-    asked: bool = False
-    key: str | None = None
-
-    @property
-    def values(self) -> tuple[str | None, ...]:
-        """As text: job, name, data, whether it is a question, key."""
-        return parse_id(self.job_id), self.name, self.data, str(self.asked).lower(), self.key
-
-
-@dataclass(frozen=True, slots=True)
 class SentResult:
-    """A sent event or message. ``created`` is False if one with the same key was sent before; ``woke`` counts the jobs
-    that waited for it."""
+    """A sent event. ``created`` is False if one with the same key was sent before; ``woke`` counts the jobs that
+    waited for it."""
 
     id: str
     created: bool

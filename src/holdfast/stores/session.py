@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from holdfast.engine.hooks import AppHooks
 from holdfast.engine.job import EVERY_TENANT, Enqueued, JobSpec
@@ -16,9 +16,7 @@ from holdfast.engine.names import check_name
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, Refused
 from holdfast.features.payloads.model import PayloadRule, effective
 from holdfast.stores.flow import Flow, in_thread, read_budget, read_in_thread
-from holdfast.stores.forwarding import Forwarding
 from holdfast.stores.locks import fork_safe_lock
-from holdfast.stores.migrations import moved
 from holdfast.stores.vault import EMPTY, Vault, is_packed
 from holdfast.telemetry import observers
 
@@ -41,34 +39,12 @@ _bound: ContextVar[tuple[tuple[object, str], ...]] = ContextVar("holdfast_tenant
 _request_actor: ContextVar[str | None] = ContextVar("holdfast_actor", default=None)
 
 
-# While a handler is replayed in this task or thread: the session with its history.
-_replayed: ContextVar[Session | None] = ContextVar("holdfast_replayed", default=None)
-
-
-class _Own(Generic[T]):
-    """An attribute of a session. Where a handler is replayed, that of the session with its history is used instead."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = f"_own_{name}"
-
-    def __get__(self, session: Session, owner: type) -> T:
-        value: T = getattr(_replayed.get() or session, self._name)
-        return value
-
-    def __set__(self, session: Session, value: T) -> None:
-        setattr(session, self._name, value)
-
-
 class Session:
     """Runs operations and enqueues jobs. An embedded database is migrated on first use; a server by its operator.
 
     ``home`` is the store it was created for, also while it works on another one. ``scope`` is the tenant it was created
     for, and the tenant of its leases; ``tenant`` is the one of the current task or thread.
     """
-
-    store = _Own["Store"]()
-    vault = _Own[Vault]()
-    hooks = _Own[AppHooks]()
 
     def __init__(
         self,
@@ -91,7 +67,7 @@ class Session:
         self.scope = tenant
         self.name = name
         self._actor = actor
-        self._ready = False
+        self._ready = not store.embedded
         self._migrating = fork_safe_lock()
         self.nothing_runs: Callable[[], bool] | None = None
         """For the test kit: whether no job runs now, and none will before the test calls ``drain``."""
@@ -109,7 +85,7 @@ class Session:
         """Work on another store from now on, or on ``home`` again."""
         with self._migrating:
             self.store = store
-            self._ready = False
+            self._ready = not store.embedded
 
     @property
     def tenant(self) -> str:
@@ -158,48 +134,21 @@ class Session:
 
     def run(self, flow: Flow[T]) -> T:
         if not self._ready:
-            self._make_ready_for_flow()
+            self.make_ready()
         return self.store.run(flow)
 
     async def arun(self, flow: Flow[T]) -> T:
         if not self._ready:
-            await in_thread(self._make_ready_for_flow)
+            await in_thread(self.make_ready)
         if read_budget.get() is not None and not flow.writes:
             return await read_in_thread(partial(self.store.run, flow))
         return await self.store.arun(flow)
 
-    @contextmanager
-    def replaying(self) -> Iterator[None]:
-        """Every session uses the store, the vault and the hooks of this one within the block, in this task or thread
-        only; no watcher is active."""
-        token = _replayed.set(self)
-        try:
-            with observers.muted():
-                yield
-        finally:
-            _replayed.reset(token)
-
-    @property
-    def is_replayed(self) -> bool:
-        return _replayed.get() is not None
-
     def make_ready(self) -> None:
-        if not self._ready and not self.is_replayed:
+        if not self._ready:
             with self._migrating:
                 if not self._ready:
-                    store: object = self.store
-                    if isinstance(store, Forwarding):
-                        store.find()
-                    if self.store.embedded:
-                        self._migrate()
-                    self._ready = True
-
-    def _make_ready_for_flow(self) -> None:
-        """Raise ``database_moved`` if the flow was made for a database that was moved to one of the other kind."""
-        embedded = self.store.embedded
-        self.make_ready()
-        if self.store.embedded != embedded:
-            raise moved()
+                    self._migrate()
 
     def migrate(self) -> None:
         """Create the tables, or bring them to this release."""

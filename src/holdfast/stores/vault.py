@@ -129,7 +129,7 @@ NAME: Final = "$holdfast"
 STORED_LIMIT: Final = 64 * 1024 * 1024
 """Maximum size of a value in the artifact store, which is read into memory as a whole."""
 
-What = Literal["payload", "result", "step", "checkpoint", "log", "stream"]
+What = Literal["payload", "result", "step", "checkpoint", "log"]
 
 
 @dataclass(frozen=True, slots=True)

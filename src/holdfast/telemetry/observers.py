@@ -11,22 +11,16 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast.engine.job import Claim, JobSpec
-from holdfast.engine.outcome import Cancelled, Outcome, Settled, Succeeded
-from holdfast.engine.redaction import Redact
-from holdfast.engine.steps import Step
+from holdfast.engine.outcome import Outcome, Settled
 from holdfast.engine.trace import Trace, is_trace_tag, retagged
-from holdfast.errors import HoldfastError
-
-if TYPE_CHECKING:
-    from holdfast.telemetry.otel import Otel, StepSpan
 
 log = logging.getLogger("holdfast.telemetry")
 
@@ -53,9 +47,7 @@ class Running(Protocol):
 
 class Watcher(Protocol):
     def send(self, specs: Sequence[JobSpec], tenant: str) -> Sending | None: ...
-    def run(self, claim: Claim, earlier: Trace | None) -> Running | None:
-        """``earlier`` is the span of the attempt before."""
-        ...
+    def run(self, claim: Claim) -> Running | None: ...
 
 
 # The name of the current worker, for log lines.
@@ -64,7 +56,6 @@ working_as: ContextVar[str | None] = ContextVar("holdfast_worker", default=None)
 watchers: list[Watcher] = []
 _logged: set[str] = set()
 _elsewhere = False
-_muted: ContextVar[bool] = ContextVar("holdfast_muted", default=False)
 
 
 def disable_in_child() -> None:
@@ -75,12 +66,13 @@ def disable_in_child() -> None:
 
 @contextmanager
 def muted() -> Iterator[None]:
-    """No watcher is active within the block, in this task or thread."""
-    token = _muted.set(True)
+    """No watcher is active within the block."""
+    global _elsewhere
+    before, _elsewhere = _elsewhere, True
     try:
         yield
     finally:
-        _muted.reset(token)
+        _elsewhere = before
 
 
 def unobserved() -> bool:
@@ -95,10 +87,15 @@ def nothing_to_observe() -> bool:
 
 def active() -> Sequence[Watcher]:
     """The active watchers, with that of OpenTelemetry if the program has set it up."""
-    if _elsewhere or _muted.get():
+    if _elsewhere:
         return ()
-    otel = tracing()
-    return watchers if otel is None else (*watchers, otel)
+    if API in sys.modules:
+        from holdfast.telemetry.otel import watcher
+
+        otel = watcher()
+        if otel is not None:
+            return (*watchers, otel)
+    return watchers
 
 
 @contextmanager
@@ -120,33 +117,18 @@ def sending(specs: Sequence[JobSpec], tenant: str) -> Iterator[None]:
 
 
 class Watch:
-    """Observes one attempt. ``claim`` is the claim for the handler: it has the trace of this attempt. ``earlier`` is
-    the ``trace`` of the attempt before, and ``trace`` that of this one, for the next."""
+    """Observes one attempt. ``claim`` is the claim for the handler: it has the trace of this attempt."""
 
-    __slots__ = ("_observations", "_since", "claim", "trace")
+    __slots__ = ("_observations", "_since", "claim")
 
-    def __init__(self, claim: Claim, earlier: Mapping[str, str] | None = None) -> None:
-        self.trace: dict[str, str] | None = None
-        before, root = (Trace.parse((earlier or {}).get(name)) for name in ("span", "root"))
-        produced = Trace.of_tags(claim.tags) is not None
-        if root is not None and not produced:  # the first attempt began the trace
-            claim = replace(claim, tags=retagged(claim.tags, root))
+    def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self._since = time.perf_counter()
-        started = [_guarded(partial(watcher.run, claim, before)) for watcher in active()]
+        started = [_guarded(partial(watcher.run, claim)) for watcher in active()]
         self._observations = [observation for observation in started if observation is not None]
         trace = next((observation.trace for observation in self._observations if observation.trace is not None), None)
         if trace is not None:
             self.claim = replace(claim, tags=retagged(claim.tags, trace))
-            self.trace = {"span": trace.traceparent}
-            if not produced:
-                self.trace["root"] = (root or trace).traceparent
-
-    def noted(self, outcome: Outcome | Settled) -> Outcome | Settled:
-        """The outcome with the span of this attempt, if there is another attempt to refer to it."""
-        if self.trace is None or isinstance(outcome, Succeeded | Cancelled | Settled):
-            return outcome
-        return replace(outcome, trace=self.trace)
 
     @property
     def seconds(self) -> float:
@@ -157,89 +139,6 @@ class Watch:
             seconds = self.seconds
             for observation in reversed(self._observations):
                 _guarded(partial(observation.over, self.claim, outcome, seconds))
-
-
-async def watch(claim: Claim, earlier: Callable[[Claim], Awaitable[dict[str, str] | None]] | None) -> Watch:
-    """Observe an attempt. ``earlier`` reads the span of the one before."""
-    if claim.attempt == 1 or earlier is None or tracing() is None:
-        return Watch(claim)
-    try:
-        return Watch(claim, await earlier(claim))
-    except HoldfastError as error:
-        log.debug("The span of the earlier attempt of job %s could not be read: %s", claim.id, error)
-        return Watch(claim)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What a step does besides running a function: the name and attributes of its span, by another convention."""
-
-    name: str
-    attributes: Mapping[str, Any]
-    remote: bool = False
-    """Whether it is a request to another system."""
-
-
-_call: ContextVar[Call | None] = ContextVar("holdfast_call", default=None)
-
-
-@contextmanager
-def calling(call: Call) -> Iterator[None]:
-    """The step within the block is this call."""
-    token = _call.set(call)
-    try:
-        yield
-    finally:
-        _call.reset(token)
-
-
-def answered(attributes: Mapping[str, Any]) -> None:
-    """Add what is known after the call to the span of the running step, and to the metrics of such calls."""
-    if (otel := tracing()) is not None and (call := _call.get()) is not None:
-        _guarded(partial(otel.answered, call, {name: value for name, value in attributes.items() if value is not None}))
-
-
-def tracing() -> Otel | None:
-    """The watcher of OpenTelemetry, if the program has set it up."""
-    if _elsewhere or _muted.get() or API not in sys.modules:
-        return None
-    from holdfast.telemetry.otel import watcher
-
-    return watcher()
-
-
-def step(claim: Claim, n: int, name: str, tries: int, redact: Redact) -> AbstractContextManager[None]:
-    """Observe the function of a step."""
-    otel = tracing()
-    return (
-        _UNSEEN
-        if otel is None or not tries
-        else _Observed(partial(otel.step, claim, n, name, tries, redact, _call.get()))
-    )
-
-
-def waited(claim: Claim, known: T) -> T:
-    """Observe a wait that is over, in the attempt that continues after it. Returns ``known``."""
-    if isinstance(known, Step) and known.attempt == claim.attempt - 1 and known.kind in ("sleep", "event", "approval"):
-        otel = tracing()
-        if otel is not None and (known.over or known.is_late):
-            _guarded(partial(otel.waited, claim, known))
-    return known
-
-
-class _Observed(AbstractContextManager[None]):
-    def __init__(self, begin: Callable[[], StepSpan]) -> None:
-        self._begin = begin
-
-    def __enter__(self) -> None:
-        self._span = _guarded(self._begin)
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if self._span is not None:
-            _guarded(partial(self._span.over, error))
-
-
-_UNSEEN: Final[AbstractContextManager[None]] = nullcontext()
 
 
 def _guarded(call: Callable[[], T]) -> T | None:

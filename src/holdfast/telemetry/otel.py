@@ -7,38 +7,22 @@ after the program has set up a provider. Errors are redacted before they come he
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from opentelemetry import context as contexts
 from opentelemetry import metrics, trace
-from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    TraceState,
-)
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from holdfast.engine.job import Claim, JobSpec
-from holdfast.engine.outcome import Cancel, Crashed, Failed, Outcome, Reject, Settled, Snooze, outcome_label
-from holdfast.engine.redaction import Redact, one_line
-from holdfast.engine.steps import Step
+from holdfast.engine.outcome import Crashed, Failed, Outcome, Settled, outcome_label
+from holdfast.engine.redaction import one_line
 from holdfast.engine.trace import Trace
 from holdfast.errors import HoldfastError
 from holdfast.telemetry import observers
-from holdfast.telemetry.tracebacks import message_of, traceback_of, type_name
 
 SYSTEM = "holdfast"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300, 1800)
-
-_JOB: Final = contexts.create_key("holdfast-job")
-"""What the spans of attempts and waits are children of."""
-_WAITS: Final = {"sleep": "sleep", "event": "wait for", "approval": "approval"}
 
 _current: tuple[object, object, Otel] | None = None
 
@@ -78,49 +62,12 @@ class Otel:
         self.consumed = meter.create_counter(
             "messaging.client.consumed.messages", "{message}", "Attempts that were started."
         )
-        self.requests = meter.create_histogram(
-            "gen_ai.client.operation.duration", "s", "Duration of model requests.", **bounds
-        )
-        self.tokens = meter.create_histogram(
-            "gen_ai.client.token.usage",
-            "{token}",
-            "Tokens of model requests.",
-            explicit_bucket_boundaries_advisory=[4**power for power in range(14)],
-        )
 
     def send(self, specs: Sequence[JobSpec], tenant: str) -> Send | None:
         return Send(self, specs, tenant) if specs else None
 
-    def run(self, claim: Claim, earlier: Trace | None) -> Run:
-        return Run(self, claim, earlier)
-
-    def step(
-        self, claim: Claim, n: int, name: str, tries: int, redact: Redact, call: observers.Call | None
-    ) -> StepSpan:
-        return StepSpan(self, _durable(claim, n, name, "step") | {"holdfast.step.try": tries}, redact, call)
-
-    def answered(self, call: observers.Call, attributes: Mapping[str, Any]) -> None:
-        trace.get_current_span().set_attributes(dict(attributes))
-        for direction in ("input", "output"):
-            if count := attributes.get(f"gen_ai.usage.{direction}_tokens"):
-                self.tokens.record(count, _low(call) | {"gen_ai.token.type": direction})
-
-    def waited(self, claim: Claim, step: Step) -> None:
-        """A span for a wait that is over, by the database's clock, beside those of the attempts."""
-        attributes = _durable(claim, step.n, step.name, step.kind)
-        if step.kind == "event":
-            attributes["holdfast.wait.timed_out"] = not step.over or step.error is not None
-        elif step.kind == "approval" and isinstance(step.value, dict):
-            attributes["holdfast.approval.id"] = step.value["approval_id"]
-            attributes["holdfast.approval.state"] = step.value["state"]
-        producer: Any = contexts.get_value(_JOB)
-        span = self.tracer.start_span(
-            f"{_WAITS[step.kind]} {one_line(step.name, 100)}",
-            context=producer,
-            attributes=attributes,
-            start_time=_nanoseconds(step.started_at),
-        )
-        span.end(_nanoseconds(step.ended_at or step.wake_at or step.now))
+    def run(self, claim: Claim) -> Run:
+        return Run(self, claim)
 
 
 def _common(operation: str, queue: str, kind: str) -> dict[str, Any]:
@@ -165,15 +112,15 @@ class Send:
             self._span.set_status(Status(StatusCode.ERROR, attributes["error.type"]))
         else:
             self._otel.sent.add(self._count, attributes)
-        with trace.use_span(self._span, end_on_exit=True):
-            self._otel.operation.record(time.perf_counter() - self._began, attributes)
+        self._otel.operation.record(time.perf_counter() - self._began, attributes)
+        self._span.end()
 
 
 class Run:
     """A consumer span around one attempt, a child of the span that enqueued the job; it is current while the handler
     runs."""
 
-    def __init__(self, otel: Otel, claim: Claim, earlier: Trace | None) -> None:
+    def __init__(self, otel: Otel, claim: Claim) -> None:
         self._otel = otel
         self._attributes = _common("process", claim.queue, claim.kind)
         more: dict[str, Any] = {
@@ -189,55 +136,26 @@ class Run:
         # is not a parent: no span of it was ever recorded.
         parent = contexts.Context() if (producer := Trace.of_tags(claim.tags)) is None else _parent(producer)
         self._span = otel.tracer.start_span(
-            f"process {claim.queue}",
-            context=parent,
-            kind=SpanKind.CONSUMER,
-            attributes=self._attributes | more,
-            links=[] if earlier is None else [Link(_context(earlier), {"holdfast.link": "earlier attempt"})],
+            f"process {claim.queue}", context=parent, kind=SpanKind.CONSUMER, attributes=self._attributes | more
         )
-        root = trace.set_span_in_context(self._span, parent)
-        beside = parent if producer is not None else root  # of the first attempt without a producer
-        self._token = contexts.attach(contexts.set_value(_JOB, beside, root))
         otel.consumed.add(1, self._attributes)
+        self._token = contexts.attach(trace.set_span_in_context(self._span, parent))
         self.trace = observers.of_span(self._span)
 
     def over(self, claim: Claim, outcome: Outcome | Settled | None, seconds: float) -> None:
+        contexts.detach(self._token)
         word = outcome_label(outcome)
         self._span.set_attribute("holdfast.job.outcome", word)
         attributes = dict(self._attributes)
         if isinstance(outcome, Failed | Crashed):
             attributes["error.type"] = code = one_line(outcome.code, 100)
-            _fail(self._span, code, outcome.message, outcome.traceback if isinstance(outcome, Failed) else None)
-        self._otel.process.record(seconds, attributes)  # before it is detached: the span becomes an exemplar
-        contexts.detach(self._token)
-        self._span.end()
-
-
-class StepSpan:
-    """A span around one try of a step, a child of that of the attempt; it is current in the function."""
-
-    def __init__(self, otel: Otel, attributes: dict[str, Any], redact: Redact, call: observers.Call | None) -> None:
-        self._otel, self._redact, self._call = otel, redact, call
-        title, kind = f"step {attributes['holdfast.step.name']}", SpanKind.INTERNAL
-        if call is not None:
-            title, attributes = call.name, attributes | dict(call.attributes)
-            kind = SpanKind.CLIENT if call.remote else kind
-        self._began = time.perf_counter()
-        self._span = otel.tracer.start_span(one_line(title, 200), kind=kind, attributes=attributes)
-        self._token = contexts.attach(trace.set_span_in_context(self._span))
-
-    def over(self, error: BaseException | None) -> None:
-        failed = {}
-        if isinstance(error, Exception) and not isinstance(error, Cancel | Snooze):
-            failed["error.type"] = code = _type(error)
-            if getattr(self._redact, "restricted", False):
-                _fail(self._span, code, "withheld", None)
-            else:
-                message, stack = self._redact(message_of(error)), traceback_of(error, self._redact)
-                _fail(self._span, code, message, stack)
-        if self._call is not None and self._call.remote:
-            self._otel.requests.record(time.perf_counter() - self._began, _low(self._call) | failed)
-        contexts.detach(self._token)
+            self._span.set_attribute("error.type", code)
+            self._span.set_status(Status(StatusCode.ERROR, one_line(outcome.message)))
+            exception = {"exception.type": code, "exception.message": outcome.message}
+            if isinstance(outcome, Failed) and outcome.traceback is not None:
+                exception["exception.stacktrace"] = outcome.traceback
+            self._span.add_event("exception", exception)
+        self._otel.process.record(seconds, attributes)
         self._span.end()
 
 
@@ -260,50 +178,16 @@ def _queue(name: str) -> dict[str, str]:
     return {"messaging.system": SYSTEM, "messaging.destination.name": name}
 
 
-def _durable(claim: Claim, n: int, name: str, kind: str) -> dict[str, Any]:
-    return {
-        "messaging.message.id": claim.id,
-        "holdfast.job.kind": claim.kind,
-        "holdfast.job.attempt": claim.attempt,
-        "holdfast.tenant": claim.tenant,
-        "holdfast.step.name": one_line(name, 200),
-        "holdfast.step.number": n,
-        "holdfast.step.kind": kind,
-    }
-
-
-def _low(call: observers.Call) -> dict[str, Any]:
-    """The attributes of a call that its metrics have: those with few values."""
-    names = ("operation.name", "provider.name", "request.model")
-    return {f"gen_ai.{n}": v for n in names if (v := call.attributes.get(f"gen_ai.{n}")) is not None}
-
-
-def _fail(span: trace.Span, code: str, message: str, traceback: str | None) -> None:
-    span.set_attribute("error.type", code)
-    span.set_status(Status(StatusCode.ERROR, one_line(message)))
-    exception = {"exception.type": code, "exception.message": message}
-    if traceback is not None:
-        exception["exception.stacktrace"] = traceback
-    span.add_event("exception", exception)
-
-
-def _nanoseconds(moment: datetime) -> int:
-    return round(moment.timestamp() * 1_000_000) * 1_000
-
-
 def _parent(remote: Trace) -> contexts.Context:
-    return trace.set_span_in_context(NonRecordingSpan(_context(remote)))
-
-
-def _context(remote: Trace) -> SpanContext:
     state = TraceState.from_header([remote.state]) if remote.state else None
-    return SpanContext(
+    span = SpanContext(
         int(remote.trace_id, 16),
         int(remote.span_id, 16),
         is_remote=True,
         trace_flags=TraceFlags(remote.flags),
         trace_state=state,
     )
+    return trace.set_span_in_context(NonRecordingSpan(span))
 
 
 def _only(names: set[str]) -> str:
@@ -312,4 +196,4 @@ def _only(names: set[str]) -> str:
 
 
 def _type(error: BaseException) -> str:
-    return error.code if isinstance(error, HoldfastError | Reject) else type_name(error)
+    return error.code if isinstance(error, HoldfastError) else type(error).__name__

@@ -81,7 +81,7 @@ class ProcessMetrics:
     def send(self, specs: Sequence[JobSpec], tenant: str) -> Sent:
         return Sent(self, specs)
 
-    def run(self, claim: Claim, earlier: Trace | None) -> ProcessMetrics:
+    def run(self, claim: Claim) -> ProcessMetrics:
         if claim.attempt == 1:
             waited = (datetime.now(UTC) - claim.created_at).total_seconds()
             self._wait.labels(self._queue(claim.queue)).observe(max(0.0, waited))
@@ -95,10 +95,7 @@ class ProcessMetrics:
     def over(self, claim: Claim, outcome: Outcome | Settled | None, seconds: float) -> None:
         kind = self._kind(claim.kind)
         self._running.dec()
-        trace = Trace.of_tags(claim.tags)
-        # In the OpenMetrics format, a scrape shows one trace per bucket.
-        exemplar = {"trace_id": trace.trace_id, "span_id": trace.span_id} if trace and trace.sampled else None
-        self._run.labels(kind).observe(seconds, exemplar)
+        self._run.labels(kind).observe(seconds)
         self._finished.labels(kind, outcome_label(outcome)).inc()
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:

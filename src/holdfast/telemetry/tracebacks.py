@@ -153,13 +153,6 @@ def location_of(frame: FrameType | None) -> str | None:
     return None
 
 
-def stack_of(frame: FrameType | None) -> str:
-    """The stack of a thread as text, without the frames of Holdfast and asyncio around the user's code."""
-    summary = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=FRAMES, lookup_lines=True)
-    own = [each for each in reversed(summary) if not each.filename.startswith((*_INTERNAL, str(_PACKAGE)))]
-    return "".join(traceback.StackSummary.from_list(own or summary).format())
-
-
 def _is_library(path: str) -> bool:
     prefixes = (str(_PACKAGE), "<frozen", *_LIBRARIES)
     return path.startswith(prefixes) or any(part in path for part in _INSTALLED)

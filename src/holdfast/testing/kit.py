@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -158,21 +158,11 @@ class Kit:
     schema in that database. The app's own database is not touched.
 
     Methods that run jobs have a sync and an async form: ``drain`` and ``adrain``. The others are fast enough to call
-    from async code. ``timeout`` is how long jobs may run before the test fails. With ``check_determinism``, each
-    handler with durable calls runs a second time after ``drain`` and ``run``, on what it has recorded, and the test
-    fails if it takes another path (``ReplayFailed``).
+    from async code. ``timeout`` is how long jobs may run before the test fails.
     """
 
-    def __init__(
-        self,
-        app: App,
-        url: str | None = None,
-        *,
-        timeout: Duration | None = "5m",
-        check_determinism: bool = False,
-    ) -> None:
+    def __init__(self, app: App, url: str | None = None, *, timeout: Duration | None = "5m") -> None:
         self.app = app
-        self._check_determinism = check_determinism
         self._url = url
         self._timeout = None if timeout is None else seconds(timeout, "timeout")
         self._open = ExitStack()
@@ -226,7 +216,6 @@ class Kit:
         """
         with self._counted():
             report = await self._runner().drain(queues, limit, concurrency)
-        await self._run_again(report.jobs)
         if check and report.failures:
             raise JobsFailed(report) from report.failures[0].error
         return report
@@ -256,12 +245,8 @@ class Kit:
             target = await target.aenqueue(*args, **kwargs)
         elif isinstance(target, Prepared):
             target = await target.aenqueue(session_of(self.app))
-        try:
-            with self._counted():
-                return await runner.run(target)
-        finally:
-            if self._check_determinism:
-                await self._run_again([await target.aget()])
+        with self._counted():
+            return await runner.run(target)
 
     async def areplay(
         self, *histories: History | Handle[Any] | str | PathLike[str], check: bool = True
@@ -288,10 +273,6 @@ class Kit:
         return report
 
     replay = _blocking(areplay)
-
-    async def _run_again(self, jobs: Iterable[Job]) -> None:
-        if self._check_determinism:
-            await self.areplay(*[self.app.jobs.handle(job.id, tenant=job.tenant) for job in jobs])
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

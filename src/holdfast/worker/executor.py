@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.bound_results import CALLBACK_TAG, RESULT_MARK
 from holdfast.engine.hooks import EndHooks
@@ -118,17 +118,6 @@ MOST_UNCOUNTED = 20
 """Attempts of a job that may end for want of file descriptors without being counted."""
 
 
-class Batch(Protocol):
-    """The batches of a kind whose handler runs many jobs at once: the jobs in them, and the calls of the handler."""
-
-    jobs: int
-    within: float
-    changed: Callable[[], None]
-
-    @property
-    def calls(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Handler:
     """``call`` returns the result as JSON text, or ``Settled`` if the job is settled already. The timeout is
@@ -156,9 +145,6 @@ class Handler:
     """Decides how long a job is held whose steps do not fit. None in a child process, whose worker decides."""
     bind: Callable[[Claim], Awaitable[Claim]] | None = None
     """Inserts the results of other jobs into the payload of a workflow's job, as its plan specifies."""
-    batch: Batch | None = None
-    earlier: Callable[[Claim], Awaitable[dict[str, str] | None]] | None = None
-    """Returns the trace of an earlier attempt."""
 
     async def limited(self, claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         """The call, within its timeout."""
@@ -187,10 +173,10 @@ def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> Corouti
 
 
 async def _watched(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome | Settled:
-    watch = await observers.watch(claim, handler.earlier)
+    watch = observers.Watch(claim)
     outcome: Outcome | Settled | None = None
     try:
-        outcome = watch.noted(await _execute(handler, watch.claim, stop))
+        outcome = await _execute(handler, watch.claim, stop)
         return outcome
     finally:
         watch.over(outcome)
@@ -441,10 +427,8 @@ def _log_failure(claim: Claim, outcome: Failed | Crashed, seconds: float) -> Non
     """Log what happened, in which attempt, and what follows. The jitter of a retry is drawn later."""
     code, message, kind = one_line(outcome.code), one_line(outcome.message), one_line(claim.kind)
     longest = decide(claim, outcome, 1.0)
-    if longest.ending == "dead_letter":
+    if longest.ending == "dead_letter" or (longest.ending == "crash" and claim.crashes >= claim.max_crashes):
         follows = "now a dead letter"
-    elif longest.ending == "crash" and claim.crashes >= claim.max_crashes:
-        follows = "now a dead letter, unless its durable steps made progress"
     else:
         exact = decide(claim, outcome, 0.0).delay == longest.delay
         follows = f"retry {'in' if exact else 'within'} {span(longest.delay)}" if longest.delay else "retry at once"

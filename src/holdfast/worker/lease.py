@@ -13,6 +13,7 @@ import logging
 import os
 import random
 import socket
+import sys
 import threading
 import time
 import uuid
@@ -27,7 +28,7 @@ from holdfast.engine.requirement import UNKNOWN_CODE, Code
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 from holdfast.stores.flow import in_thread, wait_limit_of
 from holdfast.stores.requests import DueWork
-from holdfast.worker.loop_watch import LoopWatch
+from holdfast.telemetry.tracebacks import location_of
 from holdfast.worker.maintenance import installed_version
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.recovery import compare_holdings
@@ -38,6 +39,34 @@ if TYPE_CHECKING:
     from holdfast.features.assembly import Store
 
 log = logging.getLogger("holdfast.worker")
+
+
+class LoopWatch:
+    """Logs when the event loop is blocked. Created on the loop's thread and checked by the heartbeat thread, once per
+    beat: a callback that was scheduled at one beat should have run long before the next."""
+
+    def __init__(self, timeout: float) -> None:
+        """``timeout``: seconds that the loop may need after the whole process was suspended."""
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._scheduled_at = time.monotonic()
+        self._responded = threading.Event()
+        self._responded.set()
+
+    def check(self) -> None:
+        if not self._responded.wait(self._timeout):
+            location = location_of(sys._current_frames().get(self._thread))
+            log.warning(
+                "The event loop was blocked for %.1f s, and with it every job of this worker%s",
+                time.monotonic() - self._scheduled_at,
+                "" if location is None else f": it is blocked at {location}",
+            )
+            return
+        self._responded.clear()
+        self._scheduled_at = time.monotonic()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._responded.set)
 
 
 BEATS_PER_LEASE = 3
@@ -58,13 +87,9 @@ class Heartbeat:
         tenant: str,
         lost: Callable[[], None],
         stop_requested: Callable[[StopMode], None] = lambda mode: None,
-        *,
-        blocked_after: float = 30.0,
-        release_blocked: bool = False,
     ) -> None:
         """To be created on the worker's loop. ``stop_requested`` is called, in the heartbeat's thread, when an operator
-        requests the end of the worker. A loop that has not turned for ``blocked_after`` seconds is reported, and with
-        ``release_blocked`` the lease ends then."""
+        requests the end of the worker."""
         self._store = store
         self._lease = lease
         self._ttl = ttl
@@ -73,9 +98,7 @@ class Heartbeat:
         self._stop_requested = stop_requested
         self._stop = threading.Event()
         self._renewed_at = time.monotonic()
-        self._watch = LoopWatch(min(1.0, ttl / BEATS_PER_LEASE / 4, blocked_after / 4), blocked_after)
-        self._release_blocked = release_blocked
-        self._blocked = False
+        self._watch = LoopWatch(min(1.0, ttl / BEATS_PER_LEASE / 4))
         beat = partial(copy_context().run, self._beat)
         self._thread = threading.Thread(target=beat, name="holdfast-heartbeat", daemon=True)
 
@@ -108,16 +131,12 @@ class Heartbeat:
         return True
 
     def _beat(self) -> None:
-        every = (LATE if self._ttl >= LONG_LEASE else 1.0) * self._ttl / BEATS_PER_LEASE
-        due = time.monotonic() + every
-        while not self._stop.wait(max(0.0, min(due - time.monotonic(), self._watch.every))):
-            if self._released_blocked():
-                return
+        every = pause = (LATE if self._ttl >= LONG_LEASE else 1.0) * self._ttl / BEATS_PER_LEASE
+        while not self._stop.wait(pause):
             started = time.monotonic()
-            if started < due:
-                continue
+            self._watch.check()
             if (left := self._renewed_at + every - started) > 0.1 * every:  # a query has renewed the lease
-                due = started + left
+                pause = left
                 continue
             try:
                 renewal = self._store.leases.renew(self._lease, self._ttl, self._tenant)
@@ -129,34 +148,11 @@ class Heartbeat:
                     self._store.outage.failed(error)
                 else:
                     log.warning("Heartbeat failed: %s", error)
-                due = time.monotonic() + every / 4
+                pause = every / 4
                 continue
             if not self.answered(renewed, started):
                 return
-            due = started + every
-
-    def _released_blocked(self) -> bool:
-        """Check the event loop, and record in the lease when it is blocked and when it turns again. Returns whether the
-        lease has ended because of it."""
-        leases = self._store.leases
-        try:
-            blocked = self._watch.check()
-            if (blocked is not None) == self._blocked:
-                return False
-            where = None if blocked is None else self._watch.location()
-            report = leases.report_blocked(self._lease, blocked, where, self._tenant)
-            self._store.run(replace(report, response_timeout=self._ttl))
-            if blocked is not None and self._release_blocked:
-                self._store.run(replace(leases.end(self._lease, "blocked", self._tenant), response_timeout=self._ttl))
-        except Exception as error:
-            log.warning("The blocked event loop was not reported: %s", error)
-            return False
-        self._blocked = blocked is not None
-        if not (self._blocked and self._release_blocked):
-            return False
-        log.error("The lease was given up, so that other workers take over the jobs of this one")
-        self._lost()
-        return True
+            pause = max(0.0, every - (time.monotonic() - started))
 
 
 class LeaseKeeper:
@@ -226,11 +222,7 @@ class LeaseKeeper:
         def stop_requested(mode: StopMode) -> None:
             loop.call_soon_threadsafe(self._stop_requested, mode)
 
-        self._heartbeat = Heartbeat(
-            *(self._store, lease.id, ttl, tenant, lost, stop_requested),
-            blocked_after=options.blocked_after,
-            release_blocked=options.release_blocked,
-        )
+        self._heartbeat = Heartbeat(self._store, lease.id, ttl, tenant, lost, stop_requested)
         self._heartbeat.start()
 
     def _lose(self, lease: str) -> None:

@@ -45,10 +45,6 @@ class WorkerKeywords(TypedDict, total=False):
     """Seconds between the checks for cancelled jobs."""
     grace: float
     """Seconds that running jobs have to end when the worker is stopped."""
-    blocked_after: float
-    """Seconds after which an event loop that a handler blocks is reported in ``health``. By default 30."""
-    release_blocked: bool
-    """Whether the worker gives up its lease then, so that others take over its jobs. By default it does not."""
     burst: bool
     """End when no job is left."""
     max_jobs: int | None
@@ -159,8 +155,6 @@ class WorkerOptions:
     sweep_every: float = 5.0
     check_cancelled_every: float = 1.0
     grace: float = 30.0
-    blocked_after: float = 30.0
-    release_blocked: bool = False
     burst: bool = False
     max_jobs: int | None = None
     idle_after: float | None = None
@@ -179,8 +173,6 @@ class WorkerOptions:
                 code="conflicting_options",
                 fix="Omit idle_after, or burst.",
             )
-        if not self.blocked_after >= SHORTEST:
-            raise InvalidSetting("blocked_after must be at least 10 ms", code="invalid_duration")
 
     def maintenance_tasks(self) -> tuple[MaintenanceTask, ...]:
         """All maintenance tasks. Extra tasks with the pace of promotion follow it on its connection, because a worker

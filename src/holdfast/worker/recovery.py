@@ -48,7 +48,7 @@ log = logging.getLogger("holdfast.worker")
 _REFUSALS = (InvalidInput, Refused, StoreError, ValueError, TypeError, OverflowError)
 # Errors of the database or the lease, among those: the settlement may succeed later.
 _TRANSIENT = (StoreUnavailable, SchemaMismatch, StaleLease)
-_TRANSIENT_CODES = ("paused", "tenant_full", "budget_used_up", "not_allowed", "executor_refused")
+_TRANSIENT_CODES = ("paused", "tenant_full", "not_allowed", "executor_refused")
 # Refusals of any change of a row, whatever the settlement.
 _ROW_CODES = ("immutable", "illegal_transition", "broken_invariant")
 

@@ -11,7 +11,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -199,13 +199,6 @@ class Suspended(BaseException):
     Not an ``Exception``: a handler that catches errors must not catch this.
     """
 
-    together: Callable[[], Paused] | None = None
-    """Everything that the attempt waits for, where branches of the handler wait at once."""
-
-    def __init__(self, own: Paused) -> None:
-        super().__init__(f"waits for {own.pause['kind']} {own.pause['name']}")
-        self.own = own
-
-    @property
-    def outcome(self) -> Paused:
-        return self.own if self.together is None else self.together()
+    def __init__(self, outcome: Paused) -> None:
+        super().__init__(f"waits for {outcome.pause['kind']} {outcome.pause['name']}")
+        self.outcome = outcome

@@ -118,33 +118,17 @@ class RetryTimer:
 
 
 class Slots:
-    """``on_end`` is called when there is a new result to settle, ``expect_jobs`` when an attempt has enqueued a job and
-    leaves nothing to settle."""
+    """``on_end`` is called when there is a new result to settle."""
 
-    def __init__(
-        self,
-        handlers: Mapping[str, Handler],
-        on_end: Callable[[], None],
-        reports: EndReports,
-        expect_jobs: Callable[[], None],
-    ) -> None:
-        self._expect_jobs = expect_jobs
+    def __init__(self, handlers: Mapping[str, Handler], on_end: Callable[[], None], reports: EndReports) -> None:
         self._handlers = handlers
         self._on_end = on_end
         self._reports = reports
         self._tasks = TaskPool(self._begin, self._finish)
-        self._batches = [handler.batch for handler in handlers.values() if handler.batch is not None]
-        for batch in self._batches:
-            batch.changed = on_end
         self.running: dict[str, Run] = {}
         self.ended: list[Settlement] = []
         self.unmovable: set[str] = set()
         """Jobs under this worker's lease whose rows the database refuses to change: they stay under the lease."""
-
-    @property
-    def busy(self) -> int:
-        """Slots in use. A call of a handler for many jobs uses one, and jobs that wait for such a call none."""
-        return len(self.running) + sum(batch.calls - batch.jobs for batch in self._batches)
 
     def start(self, claims: Iterable[Claim]) -> None:
         runs = []
@@ -194,8 +178,6 @@ class Slots:
             (self._reports.succeeded if isinstance(outcome, Settled) else self._reports.expect)(claim)
         if not isinstance(outcome, Settled):
             self.ended.append(settlement_of(claim, outcome, 0.0 if outcome is PLAIN_SUCCESS else random.random()))
-        elif outcome.more:
-            self._expect_jobs()
         self._on_end()
 
     def forget(self, ids: Iterable[str], why: str) -> int:

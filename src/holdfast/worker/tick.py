@@ -83,8 +83,6 @@ class Tick:
         self._store = store
         self._code = code
         self._handlers = handlers
-        for batch in (handler.batch for handler in handlers.values() if handler.batch is not None):
-            batch.within = 0.0  # whatever one claim returns is a batch
         self._options = options
         self._stop = stop or asyncio.Event()
         self._draw = draw

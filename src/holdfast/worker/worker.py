@@ -76,7 +76,7 @@ class Worker:
         # Claiming, running and settling.
         self._wake = asyncio.Event()
         self._reports = EndReports(store, handlers)
-        self._slots = Slots(handlers, self._wake.set, self._reports, self._expect_jobs)
+        self._slots = Slots(handlers, self._wake.set, self._reports)
         self._claim_order = ClaimOrder(options.queues, options.weights)
         self._hints = ClaimHints()
         self._announcements = Announcements(store)
@@ -317,7 +317,7 @@ class Worker:
     def _free_slots(self) -> int:
         if self._stopping:
             return 0
-        free = self.options.concurrency - self._slots.busy - self._jobs_requested
+        free = self.options.concurrency - len(self._slots.running) - self._jobs_requested
         if self.options.max_jobs is not None:
             free = min(free, self.options.max_jobs - self.taken - self._jobs_requested)
         return free

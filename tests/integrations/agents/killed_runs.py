@@ -41,10 +41,6 @@ def declare(app: App, folder: Path, framework: str) -> None:
         from tests.integrations.agents.refund_desk import refunds  # a second to import
 
         refunds(app, note, **settings)
-    elif framework == "langgraph":
-        from tests.integrations.agents.refund_graph import refund_graph  # half a second
-
-        refund_graph(app, note, **settings)
     else:
         support(app, note, **settings)
 
@@ -67,8 +63,7 @@ def live(url: str, folder: Path, kill_at: int, framework: str, hours: list[int])
     clock has been moved."""
     folder.mkdir()
     with closing(App(url, name="desk")) as app:
-        prompt: Any = {"messages": ["Refund order 7"]} if framework == "langgraph" else "Refund order 7"
-        payload = {"prompt" if framework == "pydantic" else "input": prompt}
+        payload = {"input" if framework == "openai" else "prompt": "Refund order 7"}
         job_id = app.enqueue("support", payload, retry=Retry(max_attempts=1, max_crashes=9)).id
         spent = sum(line.cost for line in app.usage.list())
     for _ in range(20):
@@ -106,8 +101,8 @@ def live(url: str, folder: Path, kill_at: int, framework: str, hours: list[int])
 
 def kill_everywhere(url: str, folder: str, numbers: Iterable[int], framework: str) -> None:
     """Write a line per kill to ``lives``; after the first life that ends without one, stop."""
-    if framework != "pydantic":  # once, before the forks
-        importlib.import_module(f"tests.integrations.agents.refund_{'desk' if framework == 'openai' else 'graph'}")
+    if framework == "openai":
+        importlib.import_module("tests.integrations.agents.refund_desk")  # once, before the forks
     hours: list[int] = []
     for number in numbers:
         life = live(url, Path(folder) / str(number), number, framework, hours)

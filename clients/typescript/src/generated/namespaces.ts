@@ -3,8 +3,8 @@
 import { anything, either, map, nothing, nullable } from "../decoder.js";
 import { Namespace, newKey, ours, path, type CallOptions, type Pages } from "../namespace.js";
 import type { Transport } from "../transport.js";
-import { decodeAccepted, decodeAction, decodeActivity, decodeAgent, decodeAnchor, decodeApiToken, decodeApproval, decodeApprovalRequest, decodeArchive, decodeArchiveCheck, decodeArchiveRun, decodeArtifact, decodeAttempt, decodeAttemptLog, decodeBackfillScheduleResult, decodeClaimedJobs, decodeComing, decodeConnector, decodeConsumer, decodeCounted, decodeCountedUsage, decodeDeadLetterGroup, decodeDelivery, decodeEffective, decodeEndpoint, decodeEvent, decodeEventType, decodeExecutor, decodeExportPart, decodeFairQueuesResult, decodeFork, decodeGraph, decodeHealth, decodeIssueApprovalTokenResult, decodeIssuedToken, decodeJob, decodeJobStreamsResult, decodeLimit, decodeLiveness, decodeMismatchedJob, decodeMovedJobs, decodeNotifier, decodeOpenedLease, decodeOperation, decodeOutcome, decodePartialReport, decodePatchStatus, decodePause, decodePayloadRule, decodePin, decodePolicies, decodePreview, decodeProgress, decodePublished, decodeQuestion, decodeQueueSetting, decodeRecordReservationResult, decodeRedriveJobAsResult, decodeReferences, decodeRegisteredKind, decodeRegisteredOnlyResult, decodeRenewedLease, decodeResendWebhookResult, decodeReservation, decodeReserved, decodeRetention, decodeRunScheduleResult, decodeSaved, decodeSchedule, decodeScheduleRun, decodeSealAuditResult, decodeSentResult, decodeSetFairQueuesResult, decodeSettleResult, decodeSettledMany, decodeSpent, decodeStartedWorkflow, decodeStatistics, decodeStep, decodeStory, decodeStreamPage, decodeSubscription, decodeSubscriptionBehindResult, decodeSwept, decodeTemplate, decodeTenant, decodeTestNotifierResult, decodeTestWebhookResult, decodeTickSummary, decodeUnregisteredName, decodeUsage, decodeVerdict, decodeVersionStatus, decodeWebhook, decodeWebhookDelivery, decodeWhy, decodeWitnessed, decodeWorkerStatus, decodeWorkflow } from "./types.js";
-import type { Accepted, Action, Activity, AddScheduleInput, AddWebhookInput, Agent, Anchor, ApiToken, Approval, ApprovalRequest, ApproveInput, Archive, ArchiveCheck, ArchiveRun, Artifact, Attempt, AttemptLog, BackfillScheduleInput, BackfillScheduleResult, CancelJobInput, CancelOperationInput, CancelWorkflowInput, CheckpointInput, ClaimInput, ClaimedJobs, Coming, Connector, Consumer, CountJobsInput, Counted, CountedUsage, DeadLetterGroup, DecideQuestionInput, Delivery, DenyInput, DisableAgentInput, DisableWebhookInput, DiscardDeadLettersInput, DiscardJobInput, DownloadArtifactInput, DownloadJobLogInput, EditScheduleInput, Effective, EffectivePayloadRuleInput, EnableWebhookInput, Endpoint, EnqueueTemplateInput, Event, EventType, Executor, ExportAuditInput, ExportPart, ExtendWorkflowInput, FairQueuesResult, Fork, ForkJobInput, Graph, Health, IssueApprovalTokenInput, IssueApprovalTokenResult, IssueTokenInput, IssuedToken, Job, JobAttemptsInput, JobHistoryInput, JobResultInput, JobStreamsResult, Limit, ListActionsInput, ListAgentsInput, ListApprovalsInput, ListArchivesInput, ListDeadJobsInput, ListDeadLettersInput, ListDeliveriesInput, ListEventTypesInput, ListEventsInput, ListHeldJobsInput, ListJobsInput, ListKindsInput, ListOperationsInput, ListReservationsInput, ListSchedulesInput, ListTemplatesInput, ListTokensInput, ListWebhookDeliveriesInput, ListWorkflowsInput, Liveness, MismatchedJob, MoveJobInput, MoveVersionInput, MovedJobs, NoteDeadLettersInput, Notifier, OpenLeaseInput, OpenedLease, Operation, Outcome, PartialReport, PatchStatus, Pause, PauseSubscriptionInput, PayloadRule, Pin, PinLoginInput, Policies, Preview, PreviewScheduleInput, Progress, Published, Question, QueueSetting, ReadJobLogInput, ReadStreamInput, RecordReservationInput, RecordReservationResult, RedriveDeadLettersInput, RedriveJobAsInput, RedriveJobAsResult, RedriveJobInput, References, RegisteredKind, RegisteredOnlyResult, ReleaseInput, ReleaseReservationInput, RemoveLimitInput, RemovePauseInput, RemovePayloadRuleInput, RemoveRetentionInput, RenewLeaseInput, RenewedLease, ReplaceJobPayloadInput, RescheduleJobInput, ResendWebhookInput, ResendWebhookResult, Reservation, ReserveInput, Reserved, ResetConsumerInput, ResumeSubscriptionInput, ResumeWorkflowInput, Retention, RotateSecretInput, RunScheduleInput, RunScheduleResult, Saved, Schedule, ScheduleHistoryInput, ScheduleRun, SealAuditResult, SendEventInput, SendMessageInput, SentResult, SetAgentInput, SetConnectorInput, SetEndpointInput, SetEventTypeInput, SetExecutorInput, SetExternalRefInput, SetFairQueuesInput, SetFairQueuesResult, SetKindInput, SetLimitInput, SetNotifierInput, SetPauseInput, SetPayloadRuleInput, SetPoliciesInput, SetQueueAgingInput, SetRegisteredOnlyInput, SetRetentionInput, SetSubscriptionInput, SetTemplateInput, SetTenantInput, SetWebhookInput, SettleInput, SettleManyInput, SettleResult, SettledMany, ShowActivityInput, ShowHealthInput, ShowLimitInput, ShowPayloadRuleInput, ShowTemplateInput, ShowUsageInput, Spent, StartOperationInput, StartWorkflowInput, StartedWorkflow, Statistics, Step, Story, StreamPage, Subscription, SubscriptionBehindResult, Swept, Template, TemplateVersionsInput, Tenant, TestNotifierResult, TestWebhookResult, TickInput, TickSummary, UnregisteredName, Usage, Verdict, VerifyAuditInput, VersionStatus, Webhook, WebhookDelivery, Why, Witnessed, WorkerStatus, Workflow, WorkflowGraphInput } from "./types.js";
+import { decodeAccepted, decodeAction, decodeActivity, decodeAgent, decodeAnchor, decodeApiToken, decodeApproval, decodeApprovalRequest, decodeArchive, decodeArchiveCheck, decodeArchiveRun, decodeArtifact, decodeAttempt, decodeAttemptLog, decodeClaimedJobs, decodeComing, decodeConnector, decodeConsumer, decodeCounted, decodeCountedUsage, decodeDeadLetterGroup, decodeDelivery, decodeEffective, decodeEvent, decodeEventType, decodeExecutor, decodeExportPart, decodeFairQueuesResult, decodeFork, decodeGraph, decodeHealth, decodeIssueApprovalTokenResult, decodeIssuedToken, decodeJob, decodeLimit, decodeLiveness, decodeMismatchedJob, decodeMovedJobs, decodeOpenedLease, decodeOperation, decodeOutcome, decodePartialReport, decodePatchStatus, decodePause, decodePayloadRule, decodePin, decodePolicies, decodePreview, decodeProgress, decodeQuestion, decodeQueueSetting, decodeRecordReservationResult, decodeRedriveJobAsResult, decodeReferences, decodeRegisteredKind, decodeRegisteredOnlyResult, decodeRenewedLease, decodeResendWebhookResult, decodeReservation, decodeReserved, decodeRetention, decodeRunScheduleResult, decodeSaved, decodeSchedule, decodeScheduleRun, decodeSealAuditResult, decodeSentResult, decodeSetFairQueuesResult, decodeSettleResult, decodeSettledMany, decodeSpent, decodeStartedWorkflow, decodeStatistics, decodeStep, decodeStory, decodeSubscription, decodeSubscriptionBehindResult, decodeSwept, decodeTemplate, decodeTenant, decodeTestWebhookResult, decodeTickSummary, decodeUnregisteredName, decodeUsage, decodeVerdict, decodeVersionStatus, decodeWebhook, decodeWebhookDelivery, decodeWhy, decodeWitnessed, decodeWorkerStatus, decodeWorkflow } from "./types.js";
+import type { Accepted, Action, Activity, AddScheduleInput, AddWebhookInput, Agent, Anchor, ApiToken, Approval, ApprovalRequest, ApproveInput, Archive, ArchiveCheck, ArchiveRun, Artifact, Attempt, AttemptLog, CancelJobInput, CancelOperationInput, CancelWorkflowInput, CheckpointInput, ClaimInput, ClaimedJobs, Coming, Connector, Consumer, CountJobsInput, Counted, CountedUsage, DeadLetterGroup, DecideQuestionInput, Delivery, DenyInput, DisableAgentInput, DisableWebhookInput, DiscardDeadLettersInput, DiscardJobInput, DownloadArtifactInput, DownloadJobLogInput, EditScheduleInput, Effective, EffectivePayloadRuleInput, EnableWebhookInput, EnqueueTemplateInput, Event, EventType, Executor, ExportAuditInput, ExportPart, ExtendWorkflowInput, FairQueuesResult, Fork, ForkJobInput, Graph, Health, IssueApprovalTokenInput, IssueApprovalTokenResult, IssueTokenInput, IssuedToken, Job, JobAttemptsInput, JobHistoryInput, JobResultInput, Limit, ListActionsInput, ListAgentsInput, ListApprovalsInput, ListArchivesInput, ListDeadJobsInput, ListDeadLettersInput, ListDeliveriesInput, ListEventTypesInput, ListEventsInput, ListHeldJobsInput, ListJobsInput, ListKindsInput, ListOperationsInput, ListReservationsInput, ListSchedulesInput, ListTemplatesInput, ListTokensInput, ListWebhookDeliveriesInput, ListWorkflowsInput, Liveness, MismatchedJob, MoveJobInput, MoveVersionInput, MovedJobs, NoteDeadLettersInput, OpenLeaseInput, OpenedLease, Operation, Outcome, PartialReport, PatchStatus, Pause, PauseSubscriptionInput, PayloadRule, Pin, PinLoginInput, Policies, Preview, PreviewScheduleInput, Progress, Question, QueueSetting, ReadJobLogInput, RecordReservationInput, RecordReservationResult, RedriveDeadLettersInput, RedriveJobAsInput, RedriveJobAsResult, RedriveJobInput, References, RegisteredKind, RegisteredOnlyResult, ReleaseInput, ReleaseReservationInput, RemoveLimitInput, RemovePauseInput, RemovePayloadRuleInput, RemoveRetentionInput, RenewLeaseInput, RenewedLease, ReplaceJobPayloadInput, RescheduleJobInput, ResendWebhookInput, ResendWebhookResult, Reservation, ReserveInput, Reserved, ResetConsumerInput, ResumeSubscriptionInput, ResumeWorkflowInput, Retention, RotateSecretInput, RunScheduleInput, RunScheduleResult, Saved, Schedule, ScheduleHistoryInput, ScheduleRun, SealAuditResult, SendEventInput, SentResult, SetAgentInput, SetConnectorInput, SetEventTypeInput, SetExecutorInput, SetExternalRefInput, SetFairQueuesInput, SetFairQueuesResult, SetKindInput, SetLimitInput, SetPauseInput, SetPayloadRuleInput, SetPoliciesInput, SetQueueAgingInput, SetRegisteredOnlyInput, SetRetentionInput, SetSubscriptionInput, SetTemplateInput, SetTenantInput, SetWebhookInput, SettleInput, SettleManyInput, SettleResult, SettledMany, ShowActivityInput, ShowHealthInput, ShowLimitInput, ShowPayloadRuleInput, ShowTemplateInput, ShowUsageInput, Spent, StartOperationInput, StartWorkflowInput, StartedWorkflow, Statistics, Step, Story, Subscription, SubscriptionBehindResult, Swept, Template, TemplateVersionsInput, Tenant, TestWebhookResult, TickInput, TickSummary, UnregisteredName, Usage, Verdict, VerifyAuditInput, VersionStatus, Webhook, WebhookDelivery, Why, Witnessed, WorkerStatus, Workflow, WorkflowGraphInput } from "./types.js";
 
 export class AgentsNamespace extends Namespace {
   /** Stop accepting and starting jobs of an agent. When this returns, no job can be enqueued for it and no waiting job of it can start. Running jobs continue. The first reason given is kept. Scope: `admin`. */
@@ -205,28 +205,6 @@ export class DeadLettersNamespace extends Namespace {
   }
 }
 
-export class EndpointsNamespace extends Namespace {
-  /** Show an endpoint. Scope: `read`. */
-  get(name: string, options: CallOptions = {}): Promise<Endpoint> {
-    return this.transport.ask(decodeEndpoint, { method: "GET", path: path`/endpoints/${name}`, ...options });
-  }
-
-  /** List the endpoints by name. Scope: `read`. */
-  list(options: CallOptions = {}): Pages<Endpoint> {
-    return this.whole(decodeEndpoint, { method: "GET", path: path`/endpoints`, ...options });
-  }
-
-  /** Remove an endpoint. Its messages are refused from then on. Scope: `admin`. */
-  remove(name: string, options: CallOptions = {}): Promise<void> {
-    return this.transport.ask(nothing, { method: "DELETE", path: path`/endpoints/${name}`, ...options });
-  }
-
-  /** Accept messages of a provider at `POST /hooks/NAME`. An option that is not given keeps its value. Scope: `admin`. */
-  set(name: string, input: SetEndpointInput = {}, options: CallOptions = {}): Promise<Endpoint> {
-    return this.transport.ask(decodeEndpoint, { method: "PUT", path: path`/endpoints/${name}`, body: input, repeatable: true, ...options });
-  }
-}
-
 export class EventTypesNamespace extends Namespace {
   /** Show one registered event type with its schema. Scope: `read`. */
   get(name: string, options: CallOptions = {}): Promise<EventType> {
@@ -296,11 +274,6 @@ export class HealthNamespace extends Namespace {
 }
 
 export class JobsNamespace extends Namespace {
-  /** Show the answer to a message, or null while there is none: `{"value": …}`, or `{"refused": "why"}`. Scope: `read`. */
-  answer(jobId: string, messageId: string, options: CallOptions = {}): Promise<Published | null> {
-    return this.transport.ask(nullable(decodePublished), { method: "GET", path: path`/jobs/${jobId}/messages/${messageId}/answer`, ...options });
-  }
-
   /** Download an artifact, up to 64 MB, always as an attachment that browsers do not display; without an attempt, from the last attempt that has one of this name. Scope: `read`. */
   artifact(jobId: string, name: string, input: DownloadArtifactInput = {}, options: CallOptions = {}): Promise<Uint8Array> {
     return this.transport.bytes({ method: "GET", path: path`/jobs/${jobId}/artifacts/${name}`, query: { ...input }, ...options });
@@ -411,11 +384,6 @@ export class JobsNamespace extends Namespace {
     return this.transport.ask(decodeVerdict, { method: "POST", path: path`/jobs/${jobId}/reschedule`, body: input, ...options });
   }
 
-  /** Send a message to a job. Its handler receives it with `ctx.receive`, in order, each once. Scope: `enqueue`. */
-  send(jobId: string, input: SendMessageInput, options: CallOptions = {}): Promise<SentResult> {
-    return this.transport.ask(decodeSentResult, { method: "POST", path: path`/jobs/${jobId}/messages`, body: input, repeatable: input.key !== undefined, ...options });
-  }
-
   /** Set the reference to the same work in another system, in any state of the job. The audit trail records the old and the new one. Scope: `operate`. */
   setExternalRef(jobId: string, input: SetExternalRefInput, options: CallOptions = {}): Promise<Verdict> {
     return this.transport.ask(decodeVerdict, { method: "PUT", path: path`/jobs/${jobId}/external-ref`, body: input, repeatable: true, ...options });
@@ -426,29 +394,9 @@ export class JobsNamespace extends Namespace {
     return this.whole(decodeStep, { method: "GET", path: path`/jobs/${jobId}/steps`, ...options });
   }
 
-  /** Read the next chunks of an output stream, up to about 1 MB. Sealed chunks are not opened. Scope: `read`. */
-  stream(jobId: string, name: string, input: ReadStreamInput = {}, options: CallOptions = {}): Promise<StreamPage> {
-    return this.transport.ask(decodeStreamPage, { method: "GET", path: path`/jobs/${jobId}/streams/${name}`, query: { ...input }, ...options });
-  }
-
-  /** List the names of the output streams that the handler has written. Scope: `read`. */
-  streams(jobId: string, options: CallOptions = {}): Promise<JobStreamsResult> {
-    return this.transport.ask(decodeJobStreamsResult, { method: "GET", path: path`/jobs/${jobId}/streams`, ...options });
-  }
-
   /** Run at most `limit` jobs now. Several calls may run at the same time; no job is claimed twice. Scope: `work`. */
   tick(input: TickInput = {}, options: CallOptions = {}): Promise<TickSummary> {
     return this.transport.ask(decodeTickSummary, { method: "POST", path: path`/jobs/tick`, body: input, ...options });
-  }
-
-  /** Show the value that the handler has published last under this name, or null. Sealed values are not opened. Scope: `read`. */
-  value(jobId: string, name: string, options: CallOptions = {}): Promise<Published | null> {
-    return this.transport.ask(nullable(decodePublished), { method: "GET", path: path`/jobs/${jobId}/values/${name}`, ...options });
-  }
-
-  /** List the values that the handler has published, the last one of each name. Sealed values are not opened. Scope: `read`. */
-  values(jobId: string, options: CallOptions = {}): Pages<Published> {
-    return this.whole(decodePublished, { method: "GET", path: path`/jobs/${jobId}/values`, ...options });
   }
 
   /** Explain why a job is not running: every reason that applies, and what would change it. Scope: `read`. */
@@ -535,33 +483,6 @@ export class LimitsNamespace extends Namespace {
   /** Limit the jobs of a queue, kind, key, resource or agent; without one, all jobs. Takes effect at once. Scope: `admin`. */
   set(input: SetLimitInput = {}, options: CallOptions = {}): Promise<Limit> {
     return this.transport.ask(decodeLimit, { method: "PUT", path: path`/limits`, body: input, repeatable: true, ...options });
-  }
-}
-
-export class NotifiersNamespace extends Namespace {
-  /** Show a notifier. Scope: `read`. */
-  get(name: string, options: CallOptions = {}): Promise<Notifier> {
-    return this.transport.ask(decodeNotifier, { method: "GET", path: path`/notifiers/${name}`, ...options });
-  }
-
-  /** List the notifiers by name. Scope: `read`. */
-  list(options: CallOptions = {}): Pages<Notifier> {
-    return this.whole(decodeNotifier, { method: "GET", path: path`/notifiers`, ...options });
-  }
-
-  /** Remove a notifier. Messages under way are cancelled. Scope: `admin`. */
-  remove(name: string, options: CallOptions = {}): Promise<void> {
-    return this.transport.ask(nothing, { method: "DELETE", path: path`/notifiers/${name}`, ...options });
-  }
-
-  /** Tell people in Slack, Microsoft Teams, by e-mail or webhook. An option that is not given keeps its value. Scope: `admin`. */
-  set(name: string, input: SetNotifierInput = {}, options: CallOptions = {}): Promise<Notifier> {
-    return this.transport.ask(decodeNotifier, { method: "PUT", path: path`/notifiers/${name}`, body: input, repeatable: true, ...options });
-  }
-
-  /** Send a test message, also in quiet hours. Returns the id of the job that sends it. Scope: `operate`. */
-  test(name: string, options: CallOptions = {}): Promise<TestNotifierResult> {
-    return this.transport.ask(decodeTestNotifierResult, { method: "POST", path: path`/notifiers/${name}/test`, ...options });
   }
 }
 
@@ -715,11 +636,6 @@ export class SchedulesNamespace extends Namespace {
     return this.transport.ask(decodeSchedule, { method: "POST", path: path`/schedules`, body: input, ...options });
   }
 
-  /** Run a schedule for the times of a past range that have no job, earliest first. The result is the id of the job that does it and reports its progress; while it has not ended, the same call returns it again. Scope: `operate`. */
-  backfill(name: string, input: BackfillScheduleInput, options: CallOptions = {}): Promise<BackfillScheduleResult> {
-    return this.transport.ask(decodeBackfillScheduleResult, { method: "POST", path: path`/schedules/${name}/backfill`, body: input, ...options });
-  }
-
   /** Change the given settings of a schedule; null (None) removes an option. New times count from now; unchanged ones keep the next time. Scope: `operate`. */
   edit(name: string, input: EditScheduleInput = {}, options: CallOptions = {}): Promise<Schedule> {
     return this.transport.ask(decodeSchedule, { method: "PATCH", path: path`/schedules/${name}`, body: input, ...options });
@@ -811,7 +727,7 @@ export class SubscriptionsNamespace extends Namespace {
 export class TemplatesNamespace extends Namespace {
   /** Enqueue a job from a template. Scope: `enqueue`. */
   enqueue(name: string, input: EnqueueTemplateInput = {}, options: CallOptions = {}): Promise<Accepted> {
-    return this.transport.ask(decodeAccepted, { method: "POST", path: path`/templates/${name}/enqueue`, body: { ...input, key: input.key ?? newKey(input) }, repeatable: true, ...options }).then((answer) => ours(input.key, answer));
+    return this.transport.ask(decodeAccepted, { method: "POST", path: path`/templates/${name}/enqueue`, body: { ...input, key: input.key ?? newKey() }, repeatable: true, ...options }).then((answer) => ours(input.key, answer));
   }
 
   /** Show a version of a template; without a number, the newest. Scope: `read`. */
@@ -1055,7 +971,7 @@ export class WorkflowsNamespace extends Namespace {
 
   /** Start a workflow: store all its jobs in one transaction. Dependent jobs start when their parents have ended. Scope: `enqueue`. */
   start(input: StartWorkflowInput, options: CallOptions = {}): Promise<StartedWorkflow> {
-    return this.transport.ask(decodeStartedWorkflow, { method: "POST", path: path`/workflows`, body: { ...input, key: input.key ?? newKey(input) }, repeatable: true, ...options }).then((answer) => ours(input.key, answer));
+    return this.transport.ask(decodeStartedWorkflow, { method: "POST", path: path`/workflows`, body: { ...input, key: input.key ?? newKey() }, repeatable: true, ...options }).then((answer) => ours(input.key, answer));
   }
 }
 
@@ -1068,7 +984,6 @@ export class Namespaces {
   readonly connectors: ConnectorsNamespace;
   readonly consumers: ConsumersNamespace;
   readonly deadLetters: DeadLettersNamespace;
-  readonly endpoints: EndpointsNamespace;
   readonly eventTypes: EventTypesNamespace;
   readonly events: EventsNamespace;
   readonly executors: ExecutorsNamespace;
@@ -1077,7 +992,6 @@ export class Namespaces {
   readonly kinds: KindsNamespace;
   readonly leases: LeasesNamespace;
   readonly limits: LimitsNamespace;
-  readonly notifiers: NotifiersNamespace;
   readonly operations: OperationsNamespace;
   readonly pauses: PausesNamespace;
   readonly payloadRules: PayloadRulesNamespace;
@@ -1104,7 +1018,6 @@ export class Namespaces {
     this.connectors = new ConnectorsNamespace(transport);
     this.consumers = new ConsumersNamespace(transport);
     this.deadLetters = new DeadLettersNamespace(transport);
-    this.endpoints = new EndpointsNamespace(transport);
     this.eventTypes = new EventTypesNamespace(transport);
     this.events = new EventsNamespace(transport);
     this.executors = new ExecutorsNamespace(transport);
@@ -1113,7 +1026,6 @@ export class Namespaces {
     this.kinds = new KindsNamespace(transport);
     this.leases = new LeasesNamespace(transport);
     this.limits = new LimitsNamespace(transport);
-    this.notifiers = new NotifiersNamespace(transport);
     this.operations = new OperationsNamespace(transport);
     this.pauses = new PausesNamespace(transport);
     this.payloadRules = new PayloadRulesNamespace(transport);

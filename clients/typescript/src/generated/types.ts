@@ -92,16 +92,8 @@ export interface AddNodeInput {
   priority?: number | null | undefined;
   /** Idempotency key: the tenant has at most one job of this kind with this key. Enqueuing again returns it. */
   key?: string | null | undefined;
-  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. replace: it supersedes a waiting job with its key. */
-  dedupe?: "skip" | "coalesce" | "replace" | null | undefined;
-  /** Start when no call with the same key has come for this long: 5s. One job for all of them. */
-  debounce?: number | string | null | undefined;
-  /** The arguments of a debounced job: those of the last call (default) or the first. */
-  wins?: "first" | "last" | null | undefined;
-  /** Start a debounced job at the latest this long after the first call. */
-  longest_wait?: number | string | null | undefined;
-  /** At most one job per key in this time; other calls return it. */
-  throttle?: number | string | null | undefined;
+  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. */
+  dedupe?: "skip" | "coalesce" | null | undefined;
   /** Labels to filter jobs by. */
   tags?: string[] | null | undefined;
   /** The id of the parent job. Inside a handler, by default the running job. */
@@ -120,8 +112,6 @@ export interface AddNodeInput {
   limit_key?: string | null | undefined;
   /** Named resources that the job uses while it runs. */
   resources?: string[] | null | undefined;
-  /** What the job takes, each time it starts, from the rates of its limit key and resources; by default 1. */
-  units?: number | null | undefined;
   /** The retry policy, or the name of a preset. */
   retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   /** With new_job, each retry is a separate job. */
@@ -487,22 +477,6 @@ export const decodeAttemptLog: Decoder<AttemptLog> = record<AttemptLog>(() => ({
   ref: missing(nullable(text), () => (null)),
 }));
 
-export interface BackfillScheduleInput {
-  /** First time, included: 2026-10-01T00:00Z. */
-  start: Date | string;
-  /** Last time, excluded; not in the future. */
-  end: Date | string;
-  /** Number of its jobs that may run at once. */
-  concurrency?: number | undefined;
-}
-
-export interface BackfillScheduleResult {
-  job_id: string;
-}
-export const decodeBackfillScheduleResult: Decoder<BackfillScheduleResult> = record<BackfillScheduleResult>(() => ({
-  job_id: text,
-}));
-
 /** Delays in seconds: `base`, then `factor` times as long each time, up to `cap`. */
 export interface BackoffRuleInput {
   base?: number | undefined;
@@ -511,18 +485,6 @@ export interface BackoffRuleInput {
   jitter?: boolean | undefined;
   head?: number | undefined;
 }
-
-/** A worker whose event loop does not turn: a handler blocks it, and no job of the worker proceeds. */
-export interface BlockedWorker {
-  worker: string;
-  seconds: number;
-  location: string | null;
-}
-export const decodeBlockedWorker: Decoder<BlockedWorker> = record<BlockedWorker>(() => ({
-  worker: text,
-  seconds: number,
-  location: nullable(text),
-}));
 
 /** A callback of a workflow, or of the job `step_id`. The job `job_id` exists once it has fired. */
 export interface CallbackRecord {
@@ -588,24 +550,6 @@ export interface CheckpointInput {
   progress?: number | null | undefined;
   message?: string | null | undefined;
 }
-
-/** One chunk of a stream. `id` is the position to resume after. `replaces`: forget the earlier chunks of the same `section`, because that part of the handler runs again. `step` is the number of the durable call that wrote it, None for code between them and in branches. */
-export interface Chunk {
-  id: string;
-  data: unknown;
-  section: number;
-  attempt: number;
-  replaces: boolean;
-  at: Date;
-}
-export const decodeChunk: Decoder<Chunk> = record<Chunk>(() => ({
-  id: text,
-  data: anything,
-  section: number,
-  attempt: number,
-  replaces: flag,
-  at: time,
-}));
 
 export interface ClaimInput {
   queues?: string[] | undefined;
@@ -1011,36 +955,6 @@ export interface EnableWebhookInput {
   skip?: boolean | undefined;
 }
 
-/** An inbound webhook. Each message becomes an event, or a job of `kind`. In `event`, `*` is the type of the message. */
-export interface Endpoint {
-  tenant: string;
-  name: string;
-  provider: string;
-  secrets: string[];
-  event: string | null;
-  kind: string | null;
-  queue: string | null;
-  tolerance: number;
-  enabled: boolean;
-  set_by: string;
-  created_at: Date;
-  updated_at: Date;
-}
-export const decodeEndpoint: Decoder<Endpoint> = record<Endpoint>(() => ({
-  tenant: text,
-  name: text,
-  provider: text,
-  secrets: list(text),
-  event: nullable(text),
-  kind: nullable(text),
-  queue: nullable(text),
-  tolerance: number,
-  enabled: flag,
-  set_by: text,
-  created_at: time,
-  updated_at: time,
-}));
-
 export interface EnqueueInput {
   /** Start no earlier than this long from now, by the database's clock: 90s, 1h30m. */
   delay?: number | string | null | undefined;
@@ -1054,16 +968,8 @@ export interface EnqueueInput {
   priority?: number | null | undefined;
   /** Idempotency key: the tenant has at most one job of this kind with this key. Enqueuing again returns it. */
   key?: string | null | undefined;
-  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. replace: it supersedes a waiting job with its key. */
-  dedupe?: "skip" | "coalesce" | "replace" | null | undefined;
-  /** Start when no call with the same key has come for this long: 5s. One job for all of them. */
-  debounce?: number | string | null | undefined;
-  /** The arguments of a debounced job: those of the last call (default) or the first. */
-  wins?: "first" | "last" | null | undefined;
-  /** Start a debounced job at the latest this long after the first call. */
-  longest_wait?: number | string | null | undefined;
-  /** At most one job per key in this time; other calls return it. */
-  throttle?: number | string | null | undefined;
+  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. */
+  dedupe?: "skip" | "coalesce" | null | undefined;
   /** Labels to filter jobs by. */
   tags?: string[] | null | undefined;
   /** The id of the parent job. Inside a handler, by default the running job. */
@@ -1082,8 +988,6 @@ export interface EnqueueInput {
   limit_key?: string | null | undefined;
   /** Named resources that the job uses while it runs. */
   resources?: string[] | null | undefined;
-  /** What the job takes, each time it starts, from the rates of its limit key and resources; by default 1. */
-  units?: number | null | undefined;
   /** The retry policy, or the name of a preset. */
   retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   /** With new_job, each retry is a separate job. */
@@ -1112,16 +1016,8 @@ export interface EnqueueJobInput {
   priority?: number | null | undefined;
   /** Idempotency key: the tenant has at most one job of this kind with this key. Enqueuing again returns it. */
   key?: string | null | undefined;
-  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. replace: it supersedes a waiting job with its key. */
-  dedupe?: "skip" | "coalesce" | "replace" | null | undefined;
-  /** Start when no call with the same key has come for this long: 5s. One job for all of them. */
-  debounce?: number | string | null | undefined;
-  /** The arguments of a debounced job: those of the last call (default) or the first. */
-  wins?: "first" | "last" | null | undefined;
-  /** Start a debounced job at the latest this long after the first call. */
-  longest_wait?: number | string | null | undefined;
-  /** At most one job per key in this time; other calls return it. */
-  throttle?: number | string | null | undefined;
+  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. */
+  dedupe?: "skip" | "coalesce" | null | undefined;
   /** Labels to filter jobs by. */
   tags?: string[] | null | undefined;
   /** The id of the parent job. Inside a handler, by default the running job. */
@@ -1140,8 +1036,6 @@ export interface EnqueueJobInput {
   limit_key?: string | null | undefined;
   /** Named resources that the job uses while it runs. */
   resources?: string[] | null | undefined;
-  /** What the job takes, each time it starts, from the rates of its limit key and resources; by default 1. */
-  units?: number | null | undefined;
   /** The retry policy, or the name of a preset. */
   retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   /** With new_job, each retry is a separate job. */
@@ -1188,16 +1082,8 @@ export interface EnqueueTemplateInput {
   priority?: number | null | undefined;
   /** Idempotency key: the tenant has at most one job of this kind with this key. Enqueuing again returns it. */
   key?: string | null | undefined;
-  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. replace: it supersedes a waiting job with its key. */
-  dedupe?: "skip" | "coalesce" | "replace" | null | undefined;
-  /** Start when no call with the same key has come for this long: 5s. One job for all of them. */
-  debounce?: number | string | null | undefined;
-  /** The arguments of a debounced job: those of the last call (default) or the first. */
-  wins?: "first" | "last" | null | undefined;
-  /** Start a debounced job at the latest this long after the first call. */
-  longest_wait?: number | string | null | undefined;
-  /** At most one job per key in this time; other calls return it. */
-  throttle?: number | string | null | undefined;
+  /** Compare the arguments with those of other jobs of the kind: skip adds no job while an equal one is active, coalesce while an equal one has not started. */
+  dedupe?: "skip" | "coalesce" | null | undefined;
   /** Labels to filter jobs by. */
   tags?: string[] | null | undefined;
   /** The id of the parent job. Inside a handler, by default the running job. */
@@ -1216,8 +1102,6 @@ export interface EnqueueTemplateInput {
   limit_key?: string | null | undefined;
   /** Named resources that the job uses while it runs. */
   resources?: string[] | null | undefined;
-  /** What the job takes, each time it starts, from the rates of its limit key and resources; by default 1. */
-  units?: number | null | undefined;
   /** The retry policy, or the name of a preset. */
   retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   /** With new_job, each retry is a separate job. */
@@ -1439,7 +1323,6 @@ export interface Health {
   oldest_due_age_s: number | null;
   expired_lease_age_s: number | null;
   long_running: LongRunning[];
-  blocked_workers: BlockedWorker[];
   unserved_versions: string[];
   held: number;
   capped: boolean;
@@ -1471,7 +1354,6 @@ export const decodeHealth: Decoder<Health> = record<Health>(() => ({
   oldest_due_age_s: missing(nullable(number), () => (null)),
   expired_lease_age_s: missing(nullable(number), () => (null)),
   long_running: missing(list(decodeLongRunning), () => ([])),
-  blocked_workers: missing(list(decodeBlockedWorker), () => ([])),
   unserved_versions: missing(list(text), () => ([])),
   held: missing(number, () => (0)),
   capped: missing(flag, () => (false)),
@@ -1651,13 +1533,6 @@ export interface JobResultInput {
   wait?: number | undefined;
 }
 
-export interface JobStreamsResult {
-  streams: string[];
-}
-export const decodeJobStreamsResult: Decoder<JobStreamsResult> = record<JobStreamsResult>(() => ({
-  streams: list(text),
-}));
-
 /** A limit. `running` and `waiting` count the jobs under it and those it holds back; the tenant `*` counts all tenants together. `rate` is the number of starts in `per` seconds. */
 export interface Limit {
   tenant: string;
@@ -1670,7 +1545,6 @@ export interface Limit {
   set_by: string;
   created_at: Date;
   updated_at: Date;
-  refuse: boolean;
   running: number;
   waiting: number;
 }
@@ -1685,7 +1559,6 @@ export const decodeLimit: Decoder<Limit> = record<Limit>(() => ({
   set_by: text,
   created_at: time,
   updated_at: time,
-  refuse: missing(flag, () => (false)),
   running: missing(number, () => (0)),
   waiting: missing(number, () => (0)),
 }));
@@ -2076,46 +1949,6 @@ export interface NoteDeadLettersInput {
   note: string | null;
 }
 
-/** A channel to people. `health` is the verdict that it was told last. */
-export interface Notifier {
-  tenant: string;
-  name: string;
-  channel: string;
-  secrets: string[];
-  wants: string[];
-  kind: string | null;
-  recipients: string[];
-  sender: string | null;
-  dashboard: string | null;
-  quiet: string | null;
-  escalate_after: number | null;
-  escalation: string | null;
-  enabled: boolean;
-  health: string | null;
-  set_by: string;
-  created_at: Date;
-  updated_at: Date;
-}
-export const decodeNotifier: Decoder<Notifier> = record<Notifier>(() => ({
-  tenant: text,
-  name: text,
-  channel: text,
-  secrets: list(text),
-  wants: list(text),
-  kind: nullable(text),
-  recipients: list(text),
-  sender: nullable(text),
-  dashboard: nullable(text),
-  quiet: nullable(text),
-  escalate_after: nullable(number),
-  escalation: nullable(text),
-  enabled: flag,
-  health: nullable(text),
-  set_by: text,
-  created_at: time,
-  updated_at: time,
-}));
-
 export interface OpenLeaseInput {
   /** The executor label. */
   name?: string | undefined;
@@ -2422,22 +2255,6 @@ export const decodeProgress: Decoder<Progress> = record<Progress>(() => ({
   attempt: number,
 }));
 
-/** A value that a handler has published. `n` and `attempt` are the durable call and the attempt that did. */
-export interface Published {
-  name: string;
-  value: unknown;
-  n: number;
-  attempt: number;
-  at: Date;
-}
-export const decodePublished: Decoder<Published> = record<Published>(() => ({
-  name: text,
-  value: anything,
-  n: number,
-  attempt: number,
-  at: time,
-}));
-
 /** What a token decides: only what its holder has to know, and nothing else about the job. */
 export interface Question {
   approval: Approval;
@@ -2511,11 +2328,6 @@ export interface ReadJobLogInput {
   offset?: number | null | undefined;
   /** Only the last bytes. */
   tail?: number | null | undefined;
-}
-
-export interface ReadStreamInput {
-  /** Position: the id of the last chunk that you have. */
-  after?: string | null | undefined;
 }
 
 /** A reason why a job is not running. `code` is stable; `says` and `change` (what would change it) are for people. */
@@ -3038,18 +2850,7 @@ export interface SendEventInput {
   job?: string | null | undefined;
 }
 
-export interface SendMessageInput {
-  /** The name of the message, which the handler receives it by. */
-  name: string;
-  /** The contents of the message, any JSON. */
-  data?: unknown | undefined;
-  /** Idempotency key: sending it again creates no second message. */
-  key?: string | null | undefined;
-  /** The sender waits for an answer. */
-  ask?: boolean | undefined;
-}
-
-/** A sent event or message. `created` is False if one with the same key was sent before; `woke` counts the jobs that waited for it. */
+/** A sent event. `created` is False if one with the same key was sent before; `woke` counts the jobs that waited for it. */
 export interface SentResult {
   id: string;
   created: boolean;
@@ -3088,23 +2889,6 @@ export interface SetConnectorInput {
   /** Maximum response size. Null removes it. */
   max_bytes?: number | string | null | undefined;
   /** Enable or disable the connector. */
-  enabled?: boolean | undefined;
-}
-
-export interface SetEndpointInput {
-  /** Form of the signature: standard, github, stripe, slack. */
-  provider?: "standard" | "github" | "stripe" | "slack" | undefined;
-  /** Name of a signing secret, newest first (the name, not the secret); repeatable. */
-  secrets?: string | string[] | undefined;
-  /** Event to send; * is the type of the message. Default: NAME.* Null removes it. */
-  event?: string | null | undefined;
-  /** Job kind to enqueue instead, with the event. Null removes it. */
-  kind?: string | null | undefined;
-  /** Queue of the jobs. Null removes it. */
-  queue?: string | null | undefined;
-  /** Maximum age of a signature: 5m. */
-  tolerance?: number | string | undefined;
-  /** Accept messages, or refuse all. */
   enabled?: boolean | undefined;
 }
 
@@ -3165,33 +2949,6 @@ export interface SetLimitInput {
   rate?: string | null | undefined;
   /** Maximum starts at the same moment (1: evenly spread). */
   burst?: number | null | undefined;
-  /** Refuse new jobs while the rate has nothing left, instead of holding them. */
-  refuse?: boolean | null | undefined;
-}
-
-export interface SetNotifierInput {
-  /** One of slack, teams, email, webhook. */
-  channel?: "slack" | "teams" | "email" | "webhook" | undefined;
-  /** Name of the secret that has the URL (smtp://… for email); for webhook, the signing secret's name second. */
-  secrets?: string | string[] | undefined;
-  /** What to tell: approvals, dead_letters, health; repeatable. Default: all. */
-  wants?: string | string[] | undefined;
-  /** Only about jobs of this kind; * matches any. Null removes it. */
-  kind?: string | null | undefined;
-  /** E-mail address to send to; repeatable. */
-  recipients?: string | string[] | undefined;
-  /** E-mail address to send from. Null removes it. */
-  sender?: string | null | undefined;
-  /** URL of the dashboard, for links. Null removes it. */
-  dashboard?: string | null | undefined;
-  /** Quiet hours, in which only critical health is told: '22:00-07:00 Europe/Paris'. Null removes it. */
-  quiet?: string | null | undefined;
-  /** Escalate what is still open after this time. Null removes it. */
-  escalate_after?: number | string | null | undefined;
-  /** Notifier to escalate to. Null removes it. */
-  escalation?: string | null | undefined;
-  /** Tell people, or nobody. */
-  enabled?: boolean | undefined;
 }
 
 export interface SetPauseInput {
@@ -3622,8 +3379,6 @@ export interface Step {
   ended_at: Date | null;
   wanted: Record<string, unknown> | null;
   now: Date;
-  awaits: string | null;
-  branch: string | null;
 }
 export const decodeStep: Decoder<Step> = record<Step>(() => ({
   job_id: text,
@@ -3639,8 +3394,6 @@ export const decodeStep: Decoder<Step> = record<Step>(() => ({
   ended_at: nullable(time),
   wanted: nullable(map(anything)),
   now: time,
-  awaits: missing(nullable(text), () => (null)),
-  branch: missing(nullable(text), () => (null)),
 }));
 
 /** Everything about one job. `approval` is the approval that it waits for. */
@@ -3664,7 +3417,6 @@ export interface Story {
   lease_expired_at: Date | null;
   votes: CastVote[];
   forks: string[];
-  undos: UndoJob[];
 }
 export const decodeStory: Decoder<Story> = record<Story>(() => ({
   job: decodeJob,
@@ -3686,19 +3438,6 @@ export const decodeStory: Decoder<Story> = record<Story>(() => ({
   lease_expired_at: missing(nullable(time), () => (null)),
   votes: missing(list(decodeCastVote), () => ([])),
   forks: missing(list(text), () => ([])),
-  undos: missing(list(decodeUndoJob), () => ([])),
-}));
-
-/** The next chunks of a stream. `next` is the position after them; `ended`: the job has ended, and there are no more. */
-export interface StreamPage {
-  chunks: Chunk[];
-  next: string | null;
-  ended: boolean;
-}
-export const decodeStreamPage: Decoder<StreamPage> = record<StreamPage>(() => ({
-  chunks: list(decodeChunk),
-  next: nullable(text),
-  ended: flag,
 }));
 
 export interface Subscription {
@@ -3834,13 +3573,6 @@ export const decodeTenant: Decoder<Tenant> = record<Tenant>(() => ({
   share: missing(nullable(number), () => (null)),
 }));
 
-export interface TestNotifierResult {
-  job_id: string;
-}
-export const decodeTestNotifierResult: Decoder<TestNotifierResult> = record<TestNotifierResult>(() => ({
-  job_id: text,
-}));
-
 export interface TestWebhookResult {
   job_id: string;
 }
@@ -3892,18 +3624,6 @@ export const decodeTickSummary: Decoder<TickSummary> = record<TickSummary>(() =>
   cancelled: missing(number, () => (0)),
   lost: missing(number, () => (0)),
   ok: missing(flag, () => (true)),
-}));
-
-/** A job that undoes the recorded steps of another one. */
-export interface UndoJob {
-  id: string;
-  state: State;
-  finished_at: Date | null;
-}
-export const decodeUndoJob: Decoder<UndoJob> = record<UndoJob>(() => ({
-  id: text,
-  state: text,
-  finished_at: nullable(time),
 }));
 
 /** A name that was accepted with a warning, and when it was first seen. */

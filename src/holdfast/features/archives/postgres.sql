@@ -52,8 +52,6 @@ begin
                'checkpoint', coalesce((select json_agg(to_json(c) order by c.name) from checkpoint c where c.job_id = j.id), '[]'),
                'artifact', coalesce((select json_agg(to_json(a) order by a.attempt, a.name) from artifact a where a.job_id = j.id), '[]'),
                'attempt_log', coalesce((select json_agg(to_json(l) order by l.attempt, l.n) from attempt_log l where l.job_id = j.id), '[]'),
-               'message', coalesce((select json_agg(to_json(m) order by m.sent_at, m.id) from message m where m.job_id = j.id), '[]'),
-               'stream_part', coalesce((select json_agg(to_json(c) order by c.attempt, c.n) from stream_part c where c.job_id = j.id), '[]'),
                'approval', coalesce((select json_agg(to_json(g) order by g.id) from approval g where g.job_id = j.id), '[]'),
                'vote', coalesce((select json_agg(to_json(v) order by v.approval_id, v.n) from vote v, approval g
                                   where g.job_id = j.id and v.approval_id = g.id), '[]'),

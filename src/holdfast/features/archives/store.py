@@ -117,8 +117,6 @@ _MANY = {
     "checkpoint": "job_id = :id ORDER BY name",
     "artifact": "job_id = :id ORDER BY attempt, name",
     "attempt_log": "job_id = :id ORDER BY attempt, n",
-    "message": "job_id = :id ORDER BY sent_at, id",
-    "stream_part": "job_id = :id ORDER BY attempt, n",
     "replaced_payload": "job_id = :id ORDER BY attempt",
     "approval": "job_id = :id ORDER BY id",
     "redriven_as": "job_id = :id OR new_id = :id ORDER BY job_id",

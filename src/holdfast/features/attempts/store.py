@@ -25,17 +25,6 @@ class AttemptReads(Reader):
         )
         return (yield from self._records(LogPart, tenant, text, id=parse_id(job_id), attempt=attempt))
 
-    @flow(writes=False)
-    def trace(self, job_id: str, tenant: str) -> Steps[dict[str, str] | None]:
-        """The span of the last attempt that recorded one."""
-        text = (
-            "select e.meta from {event} e where e.job_id = :id and e.type in ('fail', 'ask', 'snooze', 'crash')"
-            f" and {within(tenant, 'e.tenant')} order by e.seq desc limit 20"
-        )
-        rows = yield from self._query(tenant, text, id=parse_id(job_id))
-        notes = (self.dialect.codec.json(row[0]) for row in rows if row[0] is not None)
-        return next((note["trace"] for note in notes if isinstance(note.get("trace"), dict)), None)
-
 
 class PostgresAttempts(Calls, AttemptReads):
     @flow(single=True)

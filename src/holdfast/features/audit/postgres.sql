@@ -5,15 +5,14 @@
 create or replace function audit_field(p_value text) returns text language sql immutable
 return coalesce(octet_length(p_value)::text || ':' || p_value, '-');   -- ::text keeps it immutable, and so inlined
 
--- Digest of an event over all its columns, times in microseconds since 1970. A row that was moved here from SQLite has no
--- position, which is stored as 0. The library computes the same digest
+-- Digest of an event over all its columns, times in microseconds since 1970. The library computes the same digest
 -- independently and verifies with it.
 create or replace function event_digest(e event) returns bytea language sql stable
 return sha256(convert_to(
     '5:event' || audit_field(e.seq::text) || audit_field(e.job_id::text) || audit_field(e.tenant) || audit_field(e.kind)
     || audit_field(e.type) || audit_field(e.from_state) || audit_field(e.to_state) || audit_field(e.attempt::text)
     || audit_field((extract(epoch from in_time(e.at)) * 1000000)::bigint::text) || audit_field(e.actor) || audit_field(e.meta::text)
-    || audit_field(nullif(e.xid, 0)::text), 'UTF8'));
+    || audit_field(e.xid::text), 'UTF8'));
 
 -- Digest of a job's payload or result, with the number of its enqueue or succeed event, negative if the content is encrypted.
 create or replace function content_leaf(p_seq bigint, p_what text, p_job uuid, p_text text, p_pair boolean, p_ref text) returns bytea
@@ -27,7 +26,7 @@ return sha256(convert_to(
     '6:action' || audit_field(a.seq::text) || audit_field(a.tenant) || audit_field((extract(epoch from in_time(a.at)) * 1000000)::bigint::text)
     || audit_field(a.actor) || audit_field(a.type) || audit_field(a.subject) || audit_field(a.name)
     || audit_field(a.changed::text) || audit_field(a.first_seq::text) || audit_field(a.last_seq::text)
-    || audit_field(nullif(a.xid, 0)::text), 'UTF8'));
+    || audit_field(a.xid::text), 'UTF8'));
 
 -- An action cannot be written in another actor's name or with another time.
 create or replace function guard_action() returns trigger language plpgsql set search_path from current as $$
@@ -300,7 +299,7 @@ begin
           from ranges r group by r.tenant
     ), cleaned as (
         select e.tenant, count(distinct e.job_id) as jobs, jsonb_object_agg(e.job_id::text, jsonb_build_array(
-                   e.seq, e.kind, e.from_state, e.attempt, (extract(epoch from e.at) * 1000000)::bigint, e.actor, e.meta::text, nullif(e.xid, 0))) as digests
+                   e.seq, e.kind, e.from_state, e.attempt, (extract(epoch from e.at) * 1000000)::bigint, e.actor, e.meta::text, e.xid)) as digests
           from event e where e.job_id = any (p_jobs) and e.type = 'clean' group by e.tenant
     ), written as (
         insert into action (tenant, at, actor, type, subject, name, changed, first_seq, last_seq)

@@ -27,8 +27,8 @@ from holdfast.stores.codecs import Record, from_micros
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant
 
-_EVENT = "e.seq, e.job_id, e.tenant, e.kind, e.type, e.from_state, e.to_state, e.attempt, e.at, e.actor, e.meta, e.xid"
-_ACTION = "e.seq, e.tenant, e.at, e.actor, e.type, e.subject, e.name, e.changed, e.first_seq, e.last_seq, e.xid"
+_EVENT = "e.seq, e.job_id, e.tenant, e.kind, e.type, e.from_state, e.to_state, e.attempt, e.at, e.actor, e.meta, NULL"
+_ACTION = "e.seq, e.tenant, e.at, e.actor, e.type, e.subject, e.name, e.changed, e.first_seq, e.last_seq, NULL"
 _LAST = "SELECT number, digest, floor, action_floor FROM holdfast_seal ORDER BY number DESC LIMIT 1"
 _FRESH = "SELECT {fields} FROM holdfast_{table} e WHERE e.seq > ? ORDER BY e.seq LIMIT ?"
 # Another process may have sealed between the draft and the write lock; then this is no longer the next block.

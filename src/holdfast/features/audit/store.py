@@ -364,11 +364,11 @@ _MICROS = f"(extract(epoch from {_WITHIN}) * 1000000)::bigint"
 class PostgresAudit(Calls, AuditReads):
     _event_fields = (
         "e.seq, e.job_id::text, e.tenant, e.kind, e.type, e.from_state::text, e.to_state::text, e.attempt,"
-        f" {_MICROS.format(column='e.at')}, e.actor, e.meta::text, nullif(e.xid, 0)"
+        f" {_MICROS.format(column='e.at')}, e.actor, e.meta::text, e.xid"
     )
     _action_fields = (
         f"e.seq, e.tenant, {_MICROS.format(column='e.at')}, e.actor, e.type, e.subject, e.name, e.changed::text,"
-        " e.first_seq, e.last_seq, nullif(e.xid, 0)"
+        " e.first_seq, e.last_seq, e.xid"
     )
     _sealed_at = _MICROS.format(column="s.sealed_at")
     _newest = "select s.last_value from {event_seq} s"

@@ -184,7 +184,7 @@ class Check:
         self._sound = intact
         self._counts["seals"] += 1
         self.last = seal
-        if seal.cut == 0 and seal.snapshot is not None:  # or else it says nothing about transactions
+        if seal.cut == 0:
             self._complete = seal
 
     def _note_announcements(self, actions: Iterable[Item]) -> None:

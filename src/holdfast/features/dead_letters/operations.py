@@ -49,7 +49,6 @@ _Groups = list[DeadLetterGroup]
 REASONS = {
     "not_found": "no such job in this tenant",
     "not_dead": "it is not a dead letter",
-    "undo_open": "its steps are being undone; redrive it when its undo job has ended",
     "in_workflow": "other jobs of its workflow depend on it",
 }
 

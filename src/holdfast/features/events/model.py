@@ -18,7 +18,6 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Event, JobSpec
 from holdfast.engine.job_options import CreatedOptions, job_options
 from holdfast.engine.job_options import stored_options as created_options
-from holdfast.engine.messages import MAILBOX, is_mailbox
 from holdfast.engine.names import check_name
 from holdfast.engine.payload import canonical, encode, refuse_reserved
 from holdfast.engine.retry import Backoff, Retry
@@ -41,8 +40,6 @@ MAX_DEPTH: Final = 100
 PATTERN_LIMIT: Final = 500
 WEBHOOK_KIND: Final = "webhook.deliver"
 """The kind of the jobs that deliver events to webhooks (features/webhooks/model.py)."""
-NOTIFIER_KIND: Final = "notifier.deliver"
-"""The kind of the jobs that tell people about events (features/notifiers/model.py)."""
 
 # Names that patterns may use, and the ledger's event types. `take` is a claim and a start in one step, by a worker with
 # a free slot.
@@ -186,7 +183,7 @@ class Subscription:
         if isinstance(event, Event):
             if self.kind is not None and not _matches(self.kind, event.kind):
                 return False
-            if event.kind == self.job_kind and event.kind in (WEBHOOK_KIND, NOTIFIER_KIND):
+            if event.kind == self.job_kind == WEBHOOK_KIND:
                 return False  # delivering the events of deliveries would never end
             data: Mapping[str, Any] = event.meta
         else:
@@ -290,10 +287,6 @@ def check_event_name(name: object) -> str:
     if checked.startswith(LEDGER) or checked in SYSTEM_EVENTS:
         raise InvalidSetting(
             f"events named job.…, {' and '.join(SYSTEM_EVENTS)} are reserved for Holdfast", code="reserved_name"
-        )
-    if is_mailbox(checked):
-        raise InvalidSetting(
-            f"events named {MAILBOX}… are messages to one job", code="reserved_name", fix="Use app.jobs.send(…)."
         )
     return checked
 

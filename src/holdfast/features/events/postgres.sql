@@ -11,21 +11,6 @@ end $$;
 create or replace trigger guard_insert before insert on delivery
     for each row when (new.job_id is not null) execute function guard_delivery();
 
--- The job that undoes the steps of a dead letter (steps/undo.py), if there is one.
-create or replace function undo_on_redrive(p_job uuid) returns uuid language plpgsql stable set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-declare
-    v_subscription uuid := (select s.id from job j join subscription s on s.tenant = j.tenant and s.kind = j.kind
-                             where j.id = p_job and s.job_kind = 'steps.undo' limit 1);
-begin
-    if v_subscription is null then
-        return null;
-    end if;
-    return (select d.job_id from delivery d where d.subscription_id = v_subscription
-               and d.event = (select e.seq::text from event e where e.job_id = p_job and e.type = 'dead_letter'
-                               order by e.seq desc limit 1));
-end $$;
-
 -- Events that create jobs. Python decides what an event creates (features/events/model.py); one transaction of the caller
 -- reads the events, enqueues the jobs and advances the subscription's cursor. A crash leaves all of it or nothing, and the key
 -- of `delivery` limits an event to one job per subscription whatever else fails.

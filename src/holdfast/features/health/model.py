@@ -32,7 +32,6 @@ CODES: Final = (
         "unserved_versions",
         "held_jobs",
         "long_running",
-        "loop_blocked",
         "dead_letters",
         "paused",
         "limits_hold_many",
@@ -134,20 +133,6 @@ class LongRunning:
         return f"{self.kind} {self.id} for {self.seconds:.0f} s{usual}"
 
 
-@dataclass(frozen=True, slots=True)
-class BlockedWorker:
-    """A worker whose event loop does not turn: a handler blocks it, and no job of the worker proceeds."""
-
-    worker: str
-    seconds: float
-    location: str | None
-    """Where in the code it is blocked."""
-
-    @property
-    def says(self) -> str:
-        return f"{self.worker} for {self.seconds:.0f} s" + (f", at {self.location}" if self.location else "")
-
-
 MIN_LONG, MIN_RUNS = 30.0, 3
 
 
@@ -206,8 +191,6 @@ class Health:
     """Time since a worker's lease expired that no other worker has ended yet."""
     long_running: tuple[LongRunning, ...] = ()
     """Jobs that run much longer than usual, the first three of each kind."""
-    blocked_workers: tuple[BlockedWorker, ...] = ()
-    """Workers whose event loop does not turn."""
     unserved_versions: tuple[str, ...] = ()
     """Versions of the application that jobs are pinned to and no running worker has."""
     held: int = 0
@@ -276,14 +259,6 @@ def _job_concerns(health: Health, when: Thresholds) -> Iterator[Concern]:
             + "; ".join(job.says for job in health.long_running[:5]),
             "The handler may hang: see its last report with holdfast jobs show ID. Cancel it, or stop its worker:"
             " holdfast workers stop ID. Set a timeout for the kind.",
-        )
-    if health.blocked_workers:
-        yield _warning(
-            "loop_blocked",
-            f"a handler blocks the event loop of {_counted(len(health.blocked_workers), 'worker', 'workers')}: "
-            + "; ".join(each.says for each in health.blocked_workers[:5]),
-            "No job of these workers proceeds. Restart them, and make the handler a sync function, which runs in a"
-            " thread, or give it process=True. With --release-blocked other workers take over the jobs.",
         )
     if when.dead_letters_warn is not None and health.dead_letter_open >= when.dead_letters_warn:
         letters = _counted(health.dead_letter_open, "dead letter waits", "dead letters wait")

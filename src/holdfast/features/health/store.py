@@ -18,7 +18,6 @@ from holdfast.features.health.model import (
     DEFAULT_THRESHOLDS,
     MIN_LONG,
     MIN_RUNS,
-    BlockedWorker,
     Health,
     LongRunning,
     Thresholds,
@@ -109,7 +108,7 @@ class HealthReads(Reader):
             self._versions.unserved(tenant).start(),
         )
         (backlog, scheduled), dead, (approvals, first_opened, overdue, parked, running) = rows[:3]
-        pauses, (serving, labels, blocked), late, behind, (unsealed, holders), executors, expired, long = rows[3:11]
+        pauses, (serving, labels), late, behind, (unsealed, holders), executors, expired, long = rows[3:11]
         unserved, held = rows[11]
         paused = paused_queues(pauses, tenant)
         oldest: Any = None
@@ -149,7 +148,6 @@ class HealthReads(Reader):
             oldest_due_age_s=self._age(now, first_due),
             expired_lease_age_s=self._age(now, expired),
             long_running=long,
-            blocked_workers=blocked,
             capped=max(backlog, scheduled, dead, parked, running) >= CAP,
         )
         return assess(health, when)
@@ -183,7 +181,7 @@ class HealthReads(Reader):
         )
         kinds = {row[0] for row in rows}
         pairs = [pair for pair in pairs if pair[1] in kinds]
-        serving, _, _ = yield from self._leases(tenant, now)
+        serving, _ = yield from self._leases(tenant, now)
         health = Health(
             *(backlog, scheduled, running, dead, self._age(now, oldest), len(serving)),
             tuple(sorted({kind for _, kind in pairs})),
@@ -280,24 +278,17 @@ class HealthReads(Reader):
         found = (Requirement.of(row[0]).executor for row in rows)
         return list(dict.fromkeys(label for label in found if label is not None))
 
-    def _leases(
-        self, tenant: str, now: Any
-    ) -> Steps[tuple[list[tuple[Any, Any]], frozenset[str], tuple[BlockedWorker, ...]]]:
-        """Kinds and queues of the live workers (None: the worker reported none and may serve any), their labels, and
-        those whose event loop is blocked."""
+    def _leases(self, tenant: str, now: Any) -> Steps[tuple[list[tuple[Any, Any]], frozenset[str]]]:
+        """Kinds and queues of the live workers (None: the worker reported none and may serve any), and their labels."""
         own = "1 = 1" if tenant == EVERY_TENANT else "l.tenant in (:tenant, '*')"
         text = (
-            "select l.kinds, l.queues, l.name, l.holder, l.blocked_at, l.blocked_in from {lease} l"
-            " where l.ended_at is null and l.until > :now"
+            "select l.kinds, l.queues, l.name from {lease} l where l.ended_at is null and l.until > :now"
             f" and l.name <> 'reservation' and {own} limit {LEASES}"
         )
         rows = yield from self._query(tenant, text, now=now)
         tags = self.dialect.codec.tags
         serving = [tuple(None if names is None else frozenset(tags(names)) for names in row[:2]) for row in rows]
-        blocked = tuple(
-            BlockedWorker(row[3], self._age(now, row[4]) or 0.0, row[5]) for row in rows if row[4] is not None
-        )
-        return serving, frozenset(row[2] for row in rows), blocked  # type: ignore[return-value]
+        return serving, frozenset(row[2] for row in rows)  # type: ignore[return-value]
 
     def _expired(self, tenant: str, now: Any) -> Steps[Any]:
         """When the first of the leases expired that no sweep has ended yet."""

@@ -197,7 +197,7 @@ def show(session: AnyTenant, inputs: dict[str, Any]) -> None:
         return
     print_facts(details, disabled_since(details.agent))
     heading("Timeline")
-    print_timeline(details)
+    print_timeline(details.history, details.votes)
     if details.attempts:
         heading("Attempts")
         print_attempts(details.attempts, lost=details.lease_expired_at is not None)
@@ -231,7 +231,7 @@ def history(session: AnyTenant, inputs: dict[str, Any]) -> None:
     if session.as_json:
         emit(details.history)
     else:
-        print_timeline(details)
+        print_timeline(details.history, details.votes)
 
 
 @derive(

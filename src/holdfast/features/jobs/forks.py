@@ -14,7 +14,7 @@ from holdfast.engine.payload import Unreadable, encode
 from holdfast.engine.retry import PATIENT, Backoff, Retry
 from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
-from holdfast.engine.steps import FORK_TAG, Step, continued_from, origin_of
+from holdfast.engine.steps import FORK_TAG, Step, origin_of
 from holdfast.engine.trace import plain_tags
 from holdfast.errors import Conflict, NotFound, Refused
 from holdfast.features.jobs.model import Fork, FromStep
@@ -148,7 +148,7 @@ def _spec(session: Session, origin: _Origin, new: str, packed: _Packed, n: int, 
     """The new job: the same work with the same settings, now, and outside of any chain of retries."""
     job = origin.job
     backoff = Backoff.from_json(job.backoff) if job.backoff else PATIENT
-    tags = tuple(tag for tag in plain_tags(job.tags) if (origin_of((tag,)) or continued_from((tag,))) is None)
+    tags = tuple(tag for tag in plain_tags(job.tags) if origin_of((tag,)) is None)
     executor = job.executor if job.executor is not None and job.executor.isprintable() else None
     return JobSpec(
         id=new,

@@ -10,13 +10,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, Unpack
 
 from holdfast.engine.hints import no_attribute
 from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result, Verdict
-from holdfast.engine.messages import Published
-from holdfast.engine.operation import Program, awaited, operation
+from holdfast.engine.operation import Namespace, Program, awaited, operation
 from holdfast.engine.payload import Unreadable
 from holdfast.engine.states import State
 from holdfast.engine.steps import Progress, Step
@@ -26,18 +24,14 @@ from holdfast.errors import (
     InvalidPayload,
     InvalidSetting,
     JobFailed,
-    NotFound,
     StoreUnavailable,
     WaitTimeout,
 )
 from holdfast.features.attempts.model import AttemptLog
-from holdfast.features.jobs.following import Bell, Following, Remaining
-from holdfast.features.jobs.messages import published, stream_page
 from holdfast.features.jobs.model import FromStep, MoveOptions, Why, accepted
 from holdfast.features.jobs.operations import Jobs
-from holdfast.features.streams.model import StreamPage
-from holdfast.stores.flow import Flow, Steps, flow, run
-from holdfast.stores.namespace import StoreNamespace, call
+from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.namespace import StoreNamespace
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
@@ -52,7 +46,7 @@ WATCH = 60.0
 """Seconds for which the store sends notifications about the job. Renewed while the caller waits."""
 
 
-class HandleOperations(Following):
+class HandleOperations(Namespace):
     """The operations of ``app.jobs``, or of ``client.jobs``, on one job."""
 
     __slots__ = ()
@@ -268,7 +262,7 @@ class Handle(HandleOperations, Generic[R]):
 
         If retries are new jobs, this waits for the last one and returns it.
         """
-        handle, remaining = self, Remaining(timeout)
+        handle, remaining = self, _Remaining(timeout)
         while True:
             job = handle._wait(remaining(), timeout)
             successor = self._session.run(handle._successor()) if job.retried else None
@@ -278,7 +272,7 @@ class Handle(HandleOperations, Generic[R]):
 
     async def await_end(self, timeout: Duration | None = None) -> Job:
         """The async form of ``wait``."""
-        handle, remaining = self, Remaining(timeout)
+        handle, remaining = self, _Remaining(timeout)
         while True:
             job = await handle._await_end(remaining(), timeout)
             successor = await self._session.arun(handle._successor()) if job.retried else None
@@ -373,34 +367,6 @@ class Handle(HandleOperations, Generic[R]):
     def _store(self) -> Store:
         return self._session.store
 
-    def _published(self, step: str) -> Program[Published | None]:
-        return published(self._store, self.id, step, self.tenant, self._session.vault)
-
-    def _page(self, name: str, after: str | None) -> Program[StreamPage]:
-        return stream_page(self._store, self.id, name, after, self.tenant, vault=self._session.vault)
-
-    @contextlib.contextmanager
-    def _waiting(self) -> Iterator[Callable[[float], Program[None]]]:
-        bell, began, watched_until = Bell(), time.monotonic(), 0.0
-
-        def ring(seconds: float) -> None:
-            self._may_block()
-            bell.wait(seconds)
-
-        def pause(seconds: float) -> Program[None]:
-            nonlocal watched_until
-            self._session.check_waiting(f"job {self.id}", began)
-            now = time.monotonic()
-            if watched_until - now < WATCH / 2:
-                watched_until = now + WATCH
-                with contextlib.suppress(StoreUnavailable):  # polling continues
-                    yield from run(self._watch(WATCH))
-                return  # what came before the watch was not announced
-            yield from call(partial(ring, seconds), partial(bell.ring, seconds))
-
-        with self._listening(bell.set):
-            yield pause
-
     def _watch(self, seconds: float) -> Flow[None]:
         return self._store.jobs.watch(self.id, self.tenant, seconds)
 
@@ -410,24 +376,6 @@ class Handle(HandleOperations, Generic[R]):
         tries = yield from self._store.jobs.chain(self.id, self.tenant).start()
         return next((job.id for job in tries if job.retry_of == self.id), None)
 
-    @flow(writes=False)
-    def _ended(self, waiter: str | None = None) -> Steps[tuple[Job, Result | None, bool]]:
-        """The last retry of the job, its result if it has ended, and whether it waits for ``waiter`` itself."""
-        jobs, job_id = self._store.jobs, self.id
-        while True:
-            job = yield from jobs.get(job_id, self.tenant).start()
-            if job is None:
-                raise NotFound(f"no job {job_id} in tenant {self.tenant}")
-            tries = (yield from jobs.chain(job_id, self.tenant).start()) if job.retried else []
-            successor = next((each.id for each in tries if each.retry_of == job_id), None)
-            if successor is None:
-                break
-            job_id = successor
-        if job.state.finished:
-            return job, (yield from jobs.result(job.id, self.tenant).start()), False
-        circular = waiter is not None and (yield from self._store.steps.waits_for(job.id, waiter, self.tenant).start())
-        return job, None, circular
-
     def _opened(self, job: Job, result: Result | None) -> Result | None:
         """The result as the handler returned it: unsealed, and read from the artifact store if it is there."""
         if result is None or job.state is not State.SUCCEEDED:
@@ -436,17 +384,13 @@ class Handle(HandleOperations, Generic[R]):
         return result if value is result.value else Result(value, result.ref)
 
     def _returned(self, job: Job, result: Result | None) -> R:
-        return self._decode(self._value(job, result))
-
-    def _value(self, job: Job, result: Result | None) -> Any:
-        """What the handler returned, as JSON."""
         if job.state is not State.SUCCEEDED:
             error = f": {job.error_message} ({job.error_code})" if job.error_code else ""
             raise JobFailed(f"job {job.id} is {job.state}{error}", fix=f"Read the reason: holdfast jobs show {job.id}")
         value = None if result is None else result.value
         if isinstance(value, Unreadable):
             raise InvalidPayload(f"the result of job {job.id} cannot be read: {value.why}", code="unreadable_value")
-        return value
+        return self._decode(value)
 
     def _polls(self, timeout: float | None) -> Generator[tuple[float, float | None], None, None]:
         """Yield the pause before each poll until the time is up, and ``WATCH`` if the watch has to be renewed."""
@@ -467,3 +411,13 @@ class Handle(HandleOperations, Generic[R]):
 
     def _timed_out(self, timeout: Duration | None) -> WaitTimeout:
         return WaitTimeout(f"job {self.id} had not finished after {seconds(timeout or 0, 'timeout'):g} s")
+
+
+class _Remaining:
+    """The seconds that remain of a timeout. The time runs from the constructor on."""
+
+    def __init__(self, limit: Duration | None) -> None:
+        self._end = None if limit is None else time.monotonic() + seconds(limit, "timeout")
+
+    def __call__(self) -> float | None:
+        return None if self._end is None else max(0.0, self._end - time.monotonic())

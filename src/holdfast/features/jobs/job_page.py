@@ -89,12 +89,9 @@ SHOWN = 64 * 1024
 """Bytes of the payload, the result, the step results and the checkpoints that the page shows, each."""
 LOG_TAIL = 32 * 1024
 """Bytes of a log that the page shows. The whole log can be downloaded."""
-STREAMS, STREAM_TEXT = 5, 20_000
-"""The streams of a job that its page shows, and the characters of each."""
 REFUSED = {
     "not_found": "the job no longer exists",
     "not_dead": "it is no longer a dead letter",
-    "undo_open": "its steps are being undone",
     "not_waiting": "it is no longer waiting",
     "finished": "it has already finished",
 }
@@ -130,33 +127,7 @@ async def show(request: Request) -> Response:
         log_attempt=number,
         log=log,
         log_error=log_error,
-        streams=await _streams(request, job),
     )
-
-
-async def _streams(request: Request, job: Job) -> list[tuple[str, list[tuple[int, str]], str | None, bool]]:
-    """The streams of a job: the name, the last text of its first page by section, the position after it, and whether
-    there is more to come, which the page's script reads."""
-    client, jobs = session_of(the_app(request)), the_app(request).jobs
-    names = await client.arun(client.store.streams.names(job.id, client.tenant))
-    streams = list[tuple[str, list[tuple[int, str]], str | None, bool]]()
-    for name in names[:STREAMS]:
-        try:
-            page = await jobs.astream(job.id, name)
-        except Refused as refused:  # it is sealed
-            streams.append((name, [(0, refused.message)], None, False))
-            continue
-        if job.payload == HIDDEN:
-            streams.append((name, [(0, HIDDEN)], None, False))
-            continue
-        shown, size = list[tuple[int, str]](), 0
-        for chunk in reversed(page.chunks):
-            text = chunk.data if isinstance(chunk.data, str) else json.dumps(chunk.data, ensure_ascii=False) + "\n"
-            if (size := size + len(text)) > STREAM_TEXT:
-                break
-            shown.append((chunk.section, text))
-        streams.append((name, shown[::-1], page.next or "", not page.ended))
-    return streams
 
 
 async def _log(request: Request, story: Story) -> tuple[int, AttemptLog | None, str | None]:

@@ -11,7 +11,7 @@ from holdfast.engine.declared import Before, Help, Most
 from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result, Verdict
 from holdfast.engine.names import check_name
 from holdfast.engine.states import State
-from holdfast.engine.steps import NAME_LIMIT, Step, continued_from, origin_of
+from holdfast.engine.steps import NAME_LIMIT, Step, origin_of
 from holdfast.errors import Conflict, InvalidInput, InvalidSetting, NotFound
 from holdfast.features.agents.model import Agent
 from holdfast.features.approvals.model import Approval, CastVote
@@ -57,27 +57,6 @@ class Story:
     """The votes on its approvals, oldest first. A vote that decides nothing yet has no event."""
     forks: list[str] = field(default_factory=list)
     """The ids of the newest jobs that were forked from it."""
-    undos: list[UndoJob] = field(default_factory=list)
-    """The newest jobs that undo its steps, oldest first."""
-
-    @property
-    def continues(self) -> str | None:
-        """The run before this one (``ctx.continue_as``)."""
-        return continued_from(self.job.tags)
-
-    @property
-    def continued_as(self) -> str | None:
-        """The run after this one."""
-        return next((event.meta.get("continued_as") for event in reversed(self.history)), None)
-
-    @property
-    def compensations(self) -> list[Compensated]:
-        """When its steps were undone."""
-        return [
-            Compensated(undo.finished_at, undo.id)
-            for undo in self.undos
-            if undo.state is State.SUCCEEDED and undo.finished_at is not None
-        ]
 
     @property
     def forked_from(self) -> str | None:
@@ -85,39 +64,13 @@ class Story:
 
     @property
     def waits_in(self) -> Step | None:
-        """The first durable call that the job waits in; None if it runs, has ended, or waits for a retry of the whole
+        """The durable call that the job waits in; None if it runs, has ended, or waits for a retry of the whole
         handler."""
-        return next(iter(self.waits), None)
-
-    @property
-    def waits(self) -> list[Step]:
-        """The durable calls that the job waits in: several, if they run side by side."""
         if self.job.state not in (State.RETRY_WAITING, State.WAITING_FOR_APPROVAL):
-            return []
-        asked = self.job.state is State.WAITING_FOR_APPROVAL
-        waits = [step for step in self.steps if step.awaited_by(self.job.attempt)]
-        return sorted(waits, key=lambda step: step.kind != "approval") if asked else waits
-
-
-@dataclass(frozen=True, slots=True)
-class UndoJob:
-    """A job that undoes the recorded steps of another one."""
-
-    id: str
-    state: State
-    finished_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Compensated:
-    """An entry of the timeline: another job has undone the steps of this one."""
-
-    at: datetime
-    job_id: str
-
-    @property
-    def says(self) -> str:
-        return f"its steps were undone by job {self.job_id}"
+            return None
+        approval = self.job.state is State.WAITING_FOR_APPROVAL
+        open_calls = [step for step in self.steps if not step.over and (step.kind == "approval") == approval]
+        return next((step for step in open_calls if approval or step.wake_at == self.job.due_at), None)
 
 
 @dataclass(frozen=True, slots=True)

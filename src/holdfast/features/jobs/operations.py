@@ -19,7 +19,6 @@ from holdfast.features.attempts.model import AttemptLog
 from holdfast.features.jobs.attempt_files import load_artifact, load_log
 from holdfast.features.jobs.forks import fork
 from holdfast.features.jobs.histories import histories
-from holdfast.features.jobs.messages import JobMessages
 from holdfast.features.jobs.model import (
     AttemptNumber,
     Document,
@@ -54,6 +53,7 @@ from holdfast.features.jobs.store import (
 )
 from holdfast.steps.history import History
 from holdfast.stores.flow import run
+from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.requests import (
     Counted,
     JobConditions,
@@ -87,7 +87,7 @@ _Artifacts = list[Artifact]
 _Steps = list[Step]
 
 
-class Jobs(JobMessages):
+class Jobs(StoreNamespace):
     """Jobs that were enqueued. ``tenant`` is the session's tenant by default."""
 
     def __init__(self, session: Session, check: CheckPayload = plain_payload) -> None:

@@ -38,7 +38,6 @@ REASONS = {
     "not_found": "no such job in this tenant",
     "already_finished": "it has ended already",
     "not_dead": "it is not a dead letter",
-    "undo_open": "its steps are being undone; redrive it when its undo job has ended",
     "not_waiting": "it is not waiting: it runs or has ended (redrive a dead letter instead)",
     "job_held": "it is held back, and not because of its time (see: jobs show)",
     "limit_too_low": "it has used more attempts than that",

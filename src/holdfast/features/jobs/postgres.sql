@@ -16,9 +16,9 @@ begin
     if not found then
         raise exception 'job % is not a new fork of job %', fork_steps.new_id, fork_steps.job using errcode = 'ZH002';
     end if;
-    insert into step as t (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, wake_at, ended_at, shape, wanted, branch)
+    insert into step as t (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, wake_at, ended_at, shape, wanted)
     select fork_steps.new_id, o.n, o.tenant, o.name, o.kind, coalesce(p.value, o.value), o.error, o.tries, 0, o.started_at, o.wake_at,
-           o.ended_at, o.shape, o.wanted, o.branch
+           o.ended_at, o.shape, o.wanted
       from step o left join json_to_recordset(fork_steps.parts) as p(n integer, value json) on p.n = o.n
      where o.job_id = fork_steps.job and o.n < fork_steps.before and o.ended_at is not null and o.kind <> 'approval'
        and (p.n is not null or o.value is null or o.value::text not like '{"$holdfast":%');

@@ -16,12 +16,12 @@ from holdfast.engine.requirement import ANY
 from holdfast.engine.settlement import storable
 from holdfast.engine.states import HELD as HELD_STATES
 from holdfast.engine.states import State
-from holdfast.engine.steps import FORK_TAG, RESERVED, RUNNING, UNDO_KIND, Step, with_running
+from holdfast.engine.steps import FORK_TAG, RESERVED, RUNNING, Step, with_running
 from holdfast.errors import JobFailed, NotFound
 from holdfast.features.agents.model import Agent, JobSituation
 from holdfast.features.approvals.model import Approval, ApprovalFilter, CastVote
 from holdfast.features.dead_letters.model import DeadLetterGroup
-from holdfast.features.jobs.model import FromStep, Story, UndoJob, View, Why, accepted
+from holdfast.features.jobs.model import FromStep, Story, View, Why, accepted
 from holdfast.features.jobs.why import reasons
 from holdfast.features.jobs.why_reasons import Reason, Snapshot
 from holdfast.features.limits.model import Limit, Reservation
@@ -72,28 +72,16 @@ def _story(store: Store, job_id: str, tenant: str) -> Steps[Story | None]:
     chain = [job] if job.retry_as is None else (yield from store.jobs.chain(job_id, tenant).start())
     group = (yield from store.dead_letters.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
     forks = (yield from store.jobs.list(forks_of(job)).start()) if steps else []
-    ended = job.state.finished and job.state is not State.SUCCEEDED
-    undos = (yield from _undos(store, job)) if steps or ended else []
     return Story(
         *(job, history, attempts, artifacts, checkpoints, result, agent, steps, approval, made_from, parents, chain),
         *(group, remade, references, liveness),
         votes=(yield from _votes(store, job, steps, tenant)),
         forks=[fork.id for fork in forks],
-        undos=undos,
     )
 
 
 def forks_of(job: Job) -> JobFilter:
     return JobFilter(tenant=job.tenant, tag=(f"{FORK_TAG}{job.id}",), limit=SHOWN_FORKS, payloads=False)
-
-
-def _undos(store: Store, job: Job) -> Steps[list[UndoJob]]:
-    """The jobs that undo the steps of this one (steps/undo.py): they share its correlation."""
-    correlation = job.correlation_id or job.id
-    wanted = JobFilter(tenant=job.tenant, kind=UNDO_KIND, correlation_id=correlation, limit=SHOWN_FORKS)
-    found = yield from store.jobs.list(wanted).start()
-    undos = [each for each in reversed(found) if isinstance(each.payload, dict) and each.payload.get("job") == job.id]
-    return [UndoJob(each.id, each.state, each.finished_at) for each in undos]
 
 
 def _votes(store: Store, job: Job, steps: list[Step], tenant: str) -> Steps[list[CastVote]]:

@@ -19,14 +19,13 @@ from holdfast.engine.steps import NO_LIMIT, Progress, Step
 from holdfast.engine.trace import plain_tags
 from holdfast.features.approvals.model import Approval, CastVote
 from holdfast.features.dead_letters.model import DeadLetterGroup
-from holdfast.features.jobs.model import Compensated, Story
+from holdfast.features.jobs.model import Story
 from holdfast.features.schedules.model import MadeFrom
 from holdfast.stores.vault import shown
 
 STEP_COLUMNS = ("n", "kind", "name", "state", "tries", "took", "value or error")
 STYLES = {"done": "green", "failed": "red", "requested": "magenta", "not finished": "dim"}
 SHORT = 80
-MOST_WAITS = 3
 
 
 def reason_text(story: Story) -> str | None:
@@ -42,13 +41,6 @@ def reason_text(story: Story) -> str | None:
         return _approval_text(story.approval)
     if step is None:
         return None
-    others = [_wait_text(other) for other in story.waits if other is not step]
-    return ", and ".join([_wait_text(step), *others[:MOST_WAITS]]) + (
-        f", and {len(others) - MOST_WAITS} more" if len(others) > MOST_WAITS else ""
-    )
-
-
-def _wait_text(step: Step) -> str:
     until = "" if step.until is None else f" until {moment(step.until)}"
     match step.kind:
         case "sleep":
@@ -57,8 +49,6 @@ def _wait_text(step: Step) -> str:
             return f"waits for event {line(step.name)}{_match_text(step.wanted)}{until}"
         case "approval":
             return f"waits for approval: {line(step.name)}"
-        case _ if step.awaits is not None:
-            return f"waits for job {step.awaits} to end"
         case _:
             tries = f"{step.tries} {'try' if step.tries == 1 else 'tries'}"
             at = "" if step.until is None else f" at {moment(step.until)}"
@@ -78,8 +68,6 @@ def short_reason(job: Job, note: dict[str, Any]) -> str:
         return "waits for jobs of its workflow"
     if "waits_for" in note:
         return line(f"waits for event {note['waits_for']}{until}")
-    if "waits_for_job" in note:
-        return line(f"waits for job {note['waits_for_job']}")
     if "sleeps" in note:
         return line(f"sleeps{until}")
     if "approval" in note:
@@ -120,8 +108,6 @@ def print_steps(steps: Sequence[Step], job: Job, *, lost: bool = False) -> None:
 
 
 def state_of(step: Step, job: Job, *, lost: bool = False) -> str:
-    if step.over and (step.error or {}).get("type") == "withdrawn":
-        return "withdrawn"
     if step.over:
         return "done" if step.error is None else "failed"
     if step.kind == "sleep" and step.is_late:
@@ -139,7 +125,7 @@ def state_of(step: Step, job: Job, *, lost: bool = False) -> str:
         case "approval":
             return "requested"
         case _:
-            return "to be tried again" if step.awaits is None else "waiting"
+            return "to be tried again"
 
 
 def _styled(state: str) -> Text:
@@ -196,31 +182,23 @@ _UUID = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 SOON = 12 * 3600
 
 
-def print_timeline(story: Story) -> None:
-    table(COLUMNS, timeline(story.history, story.votes, story.compensations), keep=COLUMNS[:5])
+def print_timeline(events: Sequence[Event], votes: Sequence[CastVote] = ()) -> None:
+    table(COLUMNS, timeline(events, votes), keep=COLUMNS[:5])
 
 
-def timeline(
-    events: Sequence[Event], votes: Sequence[CastVote] = (), undone: Sequence[Compensated] = ()
-) -> list[list[Cell]]:
-    """One row per event, vote and end of an undo; the date is given only in the first row of a day. A vote that decides
-    is at the time of its event, and comes first."""
-    more: list[Entry] = [*votes, *undone]
-    rows: list[Entry] = sorted([*more, *events], key=lambda row: row.at) if more else [*events]
+def timeline(events: Sequence[Event], votes: Sequence[CastVote] = ()) -> list[list[Cell]]:
+    """One row per event and vote; the date is given only in the first row of a day. A vote that decides is at the time
+    of its event, and comes first."""
+    rows: list[Event | CastVote] = sorted([*votes, *events], key=lambda row: row.at) if votes else [*events]
     return [_row(row, before) for before, row in pairwise([None, *rows]) if row is not None]
 
 
-Entry = Event | CastVote | Compensated
-
-
-def _row(event: Entry, before: Entry | None) -> list[Cell]:
+def _row(event: Event | CastVote, before: Event | CastVote | None) -> list[Cell]:
     same_day = before is not None and before.at.date() == event.at.date()
     when = [
         clock(event.at).rjust(23) if same_day else moment(event.at),
         "" if before is None else f"+{span(event.at - before.at)}",
     ]
-    if isinstance(event, Compensated):
-        return [*when, "compensated", "", "", "", line(event.says)]
     if isinstance(event, CastVote):
         data = "" if event.data is None else f" with {_json(event.data)}"
         comment = f": {event.comment}" if event.comment else ""
@@ -425,11 +403,8 @@ def print_facts(story: Story, agent_disabled: str | None) -> None:
             ("group", _group(story.group)),
             ("redriven as", next((remade.new_id for remade in story.remade if remade.job_id == job.id), None)),
             ("in place of", next((remade.job_id for remade in story.remade if remade.new_id == job.id), None)),
-            ("continues", story.continues),
-            ("continued as", story.continued_as),
             ("forked from", story.forked_from),
             *(("fork", fork) for fork in story.forks),
-            *(("undo", f"{undo.id} ({undo.state})") for undo in story.undos),
             ("depth", None if job.depth is None else f"{job.depth} subscriptions behind it"),
         ]
     )

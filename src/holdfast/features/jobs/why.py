@@ -25,7 +25,7 @@ from holdfast.features.jobs.why_reasons import (
     code_mismatch,
     deadline,
     held,
-    in_calls,
+    in_a_call,
     limited,
     no_worker_for_version,
     not_due,
@@ -320,8 +320,6 @@ def cancelled(snapshot: Snapshot) -> Reason | None:
     ended = "discarded" if event.type == "discard" else "cancelled"
     by = "its own handler" if event.meta.get("by") == "handler" else event.actor
     reason = f": {event.meta['reason']}" if event.meta.get("reason") else ""
-    if event.meta.get("superseded_by"):
-        reason += f" by job {event.meta['superseded_by']}"
     return Reason(ended, f"it was {ended} by {by} at {at(job.finished_at)}{reason}", "Enqueue it again.", {"by": by})
 
 
@@ -341,7 +339,7 @@ REASONS: Final[tuple[Callable[[Snapshot], Reason | list[Reason] | None], ...]] =
     running,
     prefetched,
     lease_expired,
-    in_calls,
+    in_a_call,
     retry_waiting,
     snoozed,
     code_mismatch,

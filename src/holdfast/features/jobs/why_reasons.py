@@ -60,14 +60,8 @@ class Snapshot:
         """The durable call that the job waits in."""
         if self.job.state is not State.RETRY_WAITING:
             return None
-        return next(iter(self.waits), None)
-
-    @property
-    def waits(self) -> list[Step]:
-        """The durable calls that it waits in: several, if they run side by side."""
-        if self.job.state is not State.RETRY_WAITING or self.job.due_at is None:
-            return []
-        return [step for step in self.steps if step.awaited_by(self.job.attempt)]
+        waits = (step for step in self.steps if not step.over and step.wake_at == self.job.due_at)
+        return next(waits, None)
 
     @property
     def is_due(self) -> bool:
@@ -292,18 +286,14 @@ def no_worker_for_version(snapshot: Snapshot) -> Reason | None:
     )
 
 
-def in_calls(snapshot: Snapshot) -> list[Reason]:
-    """The job sleeps, waits for an event or another job, or waits for the retry of a step: several at once."""
-    return [_in_a_call(snapshot, step) for step in snapshot.waits]
-
-
-def _in_a_call(snapshot: Snapshot, step: Step) -> Reason:
+def in_a_call(snapshot: Snapshot) -> Reason | None:
+    """The job sleeps, waits for an event, or waits for the retry of a step."""
+    step = snapshot.waits_in
+    if step is None:
+        return None
     until = "" if step.until is None else f" until {at(step.until)}"
     if step.kind == "sleep":
         return Reason("sleeping", f"its handler sleeps{until}", "It continues by itself.", {"step": step.name})
-    if step.awaits is not None:
-        says = f"it waits for job {step.awaits} to end"
-        return Reason("waiting_for_job", says, f"See: holdfast why {step.awaits}", {"job": step.awaits})
     if step.kind == "event":
         wanted = ", ".join(f"{name} = {value!r}" for name, value in sorted((step.wanted or {}).items()))
         says = f"it waits for the event {step.name}{f' with {wanted}' if wanted else ''}{until}"

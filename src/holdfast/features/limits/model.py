@@ -76,13 +76,11 @@ class Limit:
     set_by: str
     created_at: datetime
     updated_at: datetime
-    refuse: bool = False
-    """Whether new jobs are refused while the rate has nothing left."""
     running: int = 0
     waiting: int = 0
 
 
-COUNTS: Final = ("refuse", "running", "waiting")
+COUNTS: Final = ("running", "waiting")
 """The fields of a limit that are not columns of its table."""
 
 
@@ -113,10 +111,6 @@ class LimitOptions(LimitTarget, total=False):
         str | tuple[int, Duration] | None, Help("Maximum starts per period: 10/s, 100/5m.", "N/SPAN", longest=50)
     ]
     burst: Annotated[int | None, Help("Maximum starts at the same moment (1: evenly spread).", low=1, high=2**31 - 1)]
-    refuse: Annotated[
-        bool | None,
-        Help("Refuse new jobs while the rate has nothing left, instead of holding them.", option="--refuse"),
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +123,6 @@ class Rule:
     rate: int | None = None
     per: float | None = None
     burst: int | None = None
-    refuse: bool = False
 
     @classmethod
     def of(
@@ -139,22 +132,18 @@ class Rule:
         concurrency: int | None = None,
         rate: str | tuple[int, Duration] | None = None,
         burst: int | None = None,
-        refuse: bool | None = None,
     ) -> Rule:
         """Check a limit: ``rate="100/m"`` or ``(100, "1m")``; without a burst, starts are spread evenly."""
         if concurrency is None and rate is None:
             raise InvalidSetting("a limit needs a concurrency or a rate", code="invalid_limit")
         if burst is not None and rate is None:
             raise InvalidSetting("a burst needs a rate", code="invalid_limit")
-        if refuse and rate is None:
-            raise InvalidSetting("a limit that refuses jobs needs a rate", code="invalid_limit")
         if concurrency is not None:
             _whole(concurrency, "concurrency", 0)
         if rate is None:
             return cls(scope, name, concurrency)
         count, per = _rate(rate)
-        most = 1 if burst is None else _whole(burst, "burst", 1)
-        return cls(scope, name, concurrency, count, per, most, bool(refuse))
+        return cls(scope, name, concurrency, count, per, 1 if burst is None else _whole(burst, "burst", 1))
 
 
 def limit_target(**names: object) -> tuple[str, str]:
@@ -168,33 +157,12 @@ def limit_target(**names: object) -> tuple[str, str]:
     return scope, EACH if name == EACH else check_name(name, scope, limit=NAME_LIMIT)
 
 
-WEIGHED: Final = ("key", "resource")
-"""The scopes whose rates count units. Those of other scopes count starts."""
-_UNITS: Final = re.compile(r"units:(\d{1,7})")
-
-
-def units_in(uses: str) -> int | None:
-    """The units in a job's stored uses; None without."""
-    for use in json.loads(uses):
-        if match := _UNITS.fullmatch(use):
-            return int(match[1])
-    return None
-
-
-def check_units(units: object, least: int = 0) -> int:
-    return _whole(units, "units", least)
-
-
-def uses(limit_key: object, resources: object, units: object = None) -> tuple[str, ...]:
+def uses(limit_key: object, resources: object) -> tuple[str, ...]:
     """The limit key and resources of a job, as stored with it. It counts against them besides its queue and kind."""
     if isinstance(resources, str) or not isinstance(resources, Iterable):
         raise InvalidSetting("resources must be a list of names", code="invalid_name")
     names = [] if limit_key is None else [f"key:{check_name(limit_key, 'limit_key', limit=NAME_LIMIT)}"]
     names += [f"resource:{check_name(name, 'resource', limit=NAME_LIMIT)}" for name in resources]
-    if units is not None:
-        if not names:
-            raise InvalidSetting("units need a limit_key or resources", code="conflicting_options")
-        names.append(f"units:{check_units(units)}")
     if len(names) > MAX_USES:
         raise InvalidSetting(f"a job can use at most {MAX_USES} resources", code="invalid_limit")
     return tuple(dict.fromkeys(names))

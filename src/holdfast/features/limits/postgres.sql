@@ -4,8 +4,8 @@
 -- end.
 create or replace function set_limit(scope text, name text default '*', concurrency integer default null, rate integer default null,
                                      per double precision default null, burst integer default null,
-                                     actor text default null, for_tenant text default null, refuse boolean default false)
-returns setof job_limit language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+                                     actor text default null, for_tenant text default null) returns setof job_limit
+language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
 declare
     v_scope text := enter(set_limit.for_tenant, set_limit.actor);
     v_limit job_limit;
@@ -18,22 +18,6 @@ begin
     v_limit.per := set_limit.per;
     v_limit.burst := set_limit.burst;
     return query select * from put_limit(v_limit);
-    perform set_refusing(v_scope, set_limit.scope, set_limit.name, set_limit.refuse);
-end $$;
-
--- Record whether a limit refuses new jobs.
-create or replace function set_refusing(p_tenant text, p_scope text, p_name text, p_refuse boolean) returns void
-language plpgsql set search_path from current as $$
-declare v_bucket text := bucket(p_tenant, p_scope, p_name);
-begin
-    update dispatch d
-       set refusing = nullif(array_remove(coalesce(d.refusing, '{}'), v_bucket) || case when p_refuse then array[v_bucket] else '{}' end, '{}'),
-           ruled = d.ruled or p_refuse
-     where (v_bucket = any (coalesce(d.refusing, '{}'))) <> p_refuse;
-    if found then
-        perform note_action(p_tenant, 'change', 'limit', p_scope || ' ' || p_name,
-                            jsonb_build_object('refuse', jsonb_build_array(not p_refuse, p_refuse)));
-    end if;
 end $$;
 
 -- Store a limit within an operation, signed by its actor, and return its row.
@@ -78,7 +62,6 @@ begin
     if not found then
         return false;
     end if;
-    perform set_refusing(v_scope, remove_limit.scope, remove_limit.name, false);
     delete from occupied_slot p where p.tenant = v_scope and p.scope = remove_limit.scope
        and not exists (select from job_limit l where l.tenant = p.tenant and l.scope = p.scope and l.name in (p.name, '*')
                           and l.concurrency is not null);
@@ -130,44 +113,12 @@ begin
     return v_count;
 end $$;
 
--- Refuse new jobs of a limit that refuses them, while its rate has nothing left. Retries and notices of approvals are accepted.
-create or replace function budgets_on_insert(p_jobs uuid[], p_now timestamptz) returns void
-language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
-declare v_full record;
-begin
-    if (select d.refusing is null from dispatch d) then
-        return;
-    end if;
-    select x.tenant, x.scope, x.name, j.kind into v_full
-      from limits_on(array(select s.ctid from job_state s where s.id = any (p_jobs))) x join job j on j.id = x.job_id
-      join rate_meter m on m.tenant = x.tenant and m.scope = x.scope and m.name = x.name
-     where x.rate is not null and not is_owed(j.id, j.retry_of)
-       and tokens_now(m.tokens, m.at, x.rate, x.per, x.burst, p_now) < 1
-       and (select bucket(l.tenant, l.scope, l.name) = any (d.refusing) from dispatch d, job_limit l where l.tenant = x.tenant and l.scope = x.scope and l.name in (x.name, '*')
-             order by l.name = '*' limit 1)
-     limit 1;
-    if found then
-        raise exception 'jobs of kind % are refused: the limit of % % has nothing left', v_full.kind, v_full.scope, v_full.name
-            using errcode = 'ZH079', hint = 'Enqueue it later, or raise the limit: holdfast limits set.';
-    end if;
-end $$;
-
 -- List the limits with the number of jobs running under each and the number it holds back.
 create or replace function list_limits(for_tenant text default null)
 returns table (tenant text, scope text, name text, concurrency integer, rate integer, per double precision, burst integer,
                set_by text, created_at timestamptz, updated_at timestamptz, running bigint, waiting bigint)
 language plpgsql security definer set search_path from current as $$
-begin
-    return query select l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst, l.set_by, l.created_at, l.updated_at,
-                        l.running, l.waiting from all_limits(list_limits.for_tenant) l;
-end $$;
-
--- The same, with whether each refuses new jobs.
-create or replace function all_limits(for_tenant text default null)
-returns table (tenant text, scope text, name text, concurrency integer, rate integer, per double precision, burst integer,
-               set_by text, created_at timestamptz, updated_at timestamptz, refuse boolean, running bigint, waiting bigint)
-language plpgsql security definer set search_path from current as $$
-declare v_scope text := enter(all_limits.for_tenant);
+declare v_scope text := enter(list_limits.for_tenant);
 begin
     return query
     with parked as materialized (
@@ -175,7 +126,6 @@ begin
          where s.held_by is not null and s.due_at is not null and s.state = 'queued' and (v_scope = '*' or s.tenant = v_scope)
          group by s.held_by)
     select l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst, l.set_by, l.created_at, l.updated_at,
-           coalesce(bucket(l.tenant, l.scope, l.name) = any ((select d.refusing from dispatch d)::text[]), false),
            (select count(*) from occupied_slot p where p.tenant = l.tenant and p.scope = l.scope and l.name in (p.name, '*')),
            coalesce((select sum(k.n)::bigint from parked k where case l.name when '*'
                then starts_with(k.held_by, bucket_prefix(l.tenant, l.scope)) else k.held_by = bucket(l.tenant, l.scope, l.name) end), 0)

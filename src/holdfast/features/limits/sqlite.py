@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
-from holdfast.engine.job import EVERY_TENANT, Claim
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.limits.model import COUNTS, SCOPES, Bucket, Limit, Pause, PauseDraft, QueueSetting, Rule
 from holdfast.features.limits.store import PauseReads, QueueReads, expire_reservations
 from holdfast.stores.codecs import Record, in_micros, micros
@@ -18,21 +18,11 @@ from holdfast.stores.sqlite.admission import (
     maintenance_flow,
     next_token_at,
     release_parked,
-    use_units,
     wake_later,
 )
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json, upsert
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.limit_rows import (
-    NEXT_PARKED,
-    RULE,
-    bucket_prefix,
-    drop_limit,
-    put_limit,
-    refusing_limits,
-    set_refusing,
-    sweep,
-)
+from holdfast.stores.sqlite.limit_rows import NEXT_PARKED, RULE, bucket_prefix, drop_limit, put_limit, sweep
 
 BATCH = 1000
 
@@ -189,31 +179,22 @@ class SqliteLimits(SqlitePart):
         yield from end_write()
         return count
 
-    @flow()
-    def use_units(self, claim: Claim, units: int, tenant: str) -> Steps[bool]:
-        now = yield from begin_write(None)
-        held = yield from use_units(claim.id, claim.lease, claim.attempt, units, now)
-        yield from end_write()
-        return held
-
     @flow(notifies=True)
     def set(self, rule: Rule, actor: str, tenant: str) -> Steps[Limit]:
         now = yield from begin_write(actor)
         row = yield from put_limit(rule, actor, tenant, now)
-        yield from set_refusing(Bucket(tenant, rule.scope, rule.name), rule.refuse)
         yield from end_write()
-        return replace(self._limit(row), refuse=rule.refuse)
+        return self._limit(row)
 
     @flow(writes=False)
     def list(self, tenant: str) -> Steps[list[Limit]]:
         scope = {"any": any_tenant(tenant), "tenant": tenant}
         parked = yield Statement(_PARKED, scope)
-        refusing = yield from refusing_limits()
         limits = []
         for row in (yield Statement(_LIST, scope)):
             own, beginning = Bucket(*row[:3]).text, bucket_prefix(row[0], row[1])
             waiting = sum(n for held, n in parked if held == own or (row[2] == "*" and held.startswith(beginning)))
-            limits.append(Record.decoder(Limit, SqliteCodec())((*row[:-1], own in refusing, row[-1], waiting)))
+            limits.append(Record.decoder(Limit, SqliteCodec())((*row, waiting)))
         order: list[str] = list(SCOPES)
         return sorted(limits, key=lambda limit: (order.index(limit.scope), limit.name, limit.tenant))
 

@@ -15,7 +15,7 @@ from typing import Final
 from uuid import uuid4
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.job import EVERY_TENANT, Claim, JobSpec
+from holdfast.engine.job import EVERY_TENANT, JobSpec
 from holdfast.engine.outcome import Failed, Succeeded
 from holdfast.engine.retry import AT_MOST_ONCE
 from holdfast.errors import InvalidInput
@@ -100,22 +100,15 @@ class PostgresLimits(Calls):
         return (yield from self._number("wake_limited", "%s, %s", want, tenant))
 
     @flow(single=True)
-    def use_units(self, claim: Claim, units: int, tenant: str) -> Steps[bool]:
-        """Take more units from the rates of a running job's key and resources, or give some back; False if it is no
-        longer held."""
-        params = (claim.id, claim.lease, claim.attempt, units, tenant)
-        return (yield from self._flag("use_units", "%s, %s, %s, %s, %s", *params))
-
-    @flow(single=True)
     def set(self, rule: Rule, actor: str, tenant: str) -> Steps[Limit]:
         """Set or replace a limit. Running jobs count."""
         columns = Record.columns(Limit, skip=COUNTS)
         rows = yield self._call_with("set_limit", asdict(rule) | {"actor": actor, "for_tenant": tenant}, columns)
-        return replace(Record.decoder(Limit, self.dialect.codec, skip=COUNTS)(rows[0]), refuse=rule.refuse)
+        return Record.decoder(Limit, self.dialect.codec, skip=COUNTS)(rows[0])
 
     @flow(single=True)
     def list(self, tenant: str) -> Steps[list[Limit]]:
-        call = replace(self._call_with("all_limits", {"for_tenant": tenant}, Record.columns(Limit)), alone=True)
+        call = replace(self._call_with("list_limits", {"for_tenant": tenant}, Record.columns(Limit)), alone=True)
         return (yield from self._rows_as(Limit, call))
 
 

@@ -325,11 +325,7 @@ begin
         union all
         select l.job_id, l.tenant, 'log', l.attempt || '/' || l.n, l.lines from attempt_log l
          where (after_job is null or l.job_id >= after_job)
-           and case when l.lines like '{"$holdfast":%' then l.lines::json -> '$holdfast' ->> 'key' <> but end
-        union all
-        select c.job_id, c.tenant, 'stream', c.attempt || '/' || c.n, c.chunks from stream_part c
-         where (after_job is null or c.job_id >= after_job)
-           and case when c.chunks like '{"$holdfast":%' then c.chunks::json -> '$holdfast' ->> 'key' <> but end) p(job_id, tenant, what, place, value)
+           and case when l.lines like '{"$holdfast":%' then l.lines::json -> '$holdfast' ->> 'key' <> but end) p(job_id, tenant, what, place, value)
      where (v_scope = '*' or p.tenant = v_scope) and (after_job is null or (p.job_id, p.what, p.place) > (after_job, after_what, after_place))
      order by p.job_id, p.what, p.place limit want;
 end $$;
@@ -357,9 +353,6 @@ begin
     elsif what = 'log' then
         update attempt_log l set lines = becomes
          where l.job_id = job and l.attempt || '/' || l.n = place and l.lines = was and (v_scope = '*' or l.tenant = v_scope);
-    elsif what = 'stream' then
-        update stream_part c set chunks = becomes
-         where c.job_id = job and c.attempt || '/' || c.n = place and c.chunks = was and (v_scope = '*' or c.tenant = v_scope);
     else
         update checkpoint c set value = becomes::json
          where c.job_id = job and c.name = place and c.value::text = was and (v_scope = '*' or c.tenant = v_scope);

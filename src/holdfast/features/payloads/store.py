@@ -143,17 +143,10 @@ _SEALED_PARTS = (
     " UNION ALL SELECT job_id, tenant, 'payload', CAST(attempt AS TEXT), payload FROM holdfast_replaced_payload"
     " WHERE job_id >= :job AND {payload_key} <> :but"
     " UNION ALL SELECT job_id, tenant, 'log', attempt || '/' || n, lines FROM holdfast_attempt_log"
-    " WHERE job_id >= :job AND CASE WHEN lines LIKE '{{\"$holdfast\":%' THEN {log_key} <> :but END"
-    " UNION ALL SELECT job_id, tenant, 'stream', attempt || '/' || n, chunks FROM holdfast_stream_part"
-    " WHERE job_id >= :job AND CASE WHEN chunks LIKE '{{\"$holdfast\":%' THEN {stream_key} <> :but END)"
+    " WHERE job_id >= :job AND CASE WHEN lines LIKE '{{\"$holdfast\":%' THEN {log_key} <> :but END)"
     " WHERE (:any OR tenant = :tenant) AND (job_id, what, place) > (:job, :what, :place)"
     " ORDER BY job_id, what, place LIMIT :want"
-).format(
-    key=_KEY.format("value"),
-    payload_key=_KEY.format("payload"),
-    log_key=_KEY.format("lines"),
-    stream_key=_KEY.format("chunks"),
-)
+).format(key=_KEY.format("value"), payload_key=_KEY.format("payload"), log_key=_KEY.format("lines"))
 _SAME = (
     "value = :was AND job_id = :job AND (:any OR tenant = :tenant)"
     f" AND {_KEY.format(':was')} <> {_KEY.format(':becomes')}"
@@ -164,10 +157,6 @@ _RESEAL_LOG = (
     "UPDATE holdfast_attempt_log SET lines = :becomes WHERE lines = :was AND job_id = :job AND attempt || '/' || n ="
     f" :place AND (:any OR tenant = :tenant) AND {_KEY.format(':was')} <> {_KEY.format(':becomes')} RETURNING 1"
 )
-_RESEAL_STREAM = (
-    "UPDATE holdfast_stream_part SET chunks = :becomes WHERE chunks = :was AND job_id = :job AND attempt || '/' || n ="
-    f" :place AND (:any OR tenant = :tenant) AND {_KEY.format(':was')} <> {_KEY.format(':becomes')} RETURNING 1"
-)
 _RESEAL_REPLACED = (
     "UPDATE holdfast_replaced_payload SET payload = :becomes WHERE payload = :was AND job_id = :job"
     " AND attempt = CAST(:place AS INTEGER) AND (:any OR tenant = :tenant) RETURNING 1"
@@ -176,7 +165,6 @@ _RESEAL_PART = {
     "step": _RESEAL_STEP,
     "checkpoint": _RESEAL_CHECKPOINT,
     "log": _RESEAL_LOG,
-    "stream": _RESEAL_STREAM,
     "payload": _RESEAL_REPLACED,
 }
 

@@ -22,7 +22,7 @@ Registry = Literal["kind", "agent", "event type"]
 BUILT_IN: Final = frozenset(
     f"{prefix}{name}"
     for prefix in ("", "connector.")
-    for name in ("http.request", "webhook.deliver", "notifier.deliver", "report.generate")
+    for name in ("http.request", "webhook.deliver", "report.generate")
 )
 """Kinds that every worker has, which need no registration."""
 SCHEMA_LIMIT: Final = 65_536

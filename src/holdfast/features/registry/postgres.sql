@@ -4,7 +4,7 @@
 
 -- Kinds that need no registration: the built-in ones (features/connectors, features/webhooks) and their aliases.
 create or replace function built_in_kind(kind text) returns boolean language sql immutable
-return regexp_replace(kind, E'^connector\\.', '') in ('http.request', 'webhook.deliver', 'notifier.deliver', 'report.generate');
+return regexp_replace(kind, E'^connector\\.', '') in ('http.request', 'webhook.deliver', 'report.generate');
 
 -- Handle a name that is not registered: refuse it, or accept it with a warning. The first warning per name is kept for health
 -- checks and lists; a tenant that invents names cannot fill the table.

@@ -145,8 +145,6 @@ begin
     delete from checkpoint c where c.job_id = any (p_jobs);
     delete from artifact a where a.job_id = any (p_jobs);
     delete from attempt_log l where l.job_id = any (p_jobs);
-    delete from message m where m.job_id = any (p_jobs);
-    delete from stream_part c where c.job_id = any (p_jobs);
     delete from replaced_payload r where r.job_id = any (p_jobs);
     delete from step t where t.job_id = any (p_jobs);
 end $$;
@@ -176,8 +174,6 @@ begin
     delete from checkpoint c where c.job_id = any (p_jobs);
     delete from artifact a where a.job_id = any (p_jobs);
     delete from attempt_log l where l.job_id = any (p_jobs);
-    delete from message m where m.job_id = any (p_jobs);
-    delete from stream_part c where c.job_id = any (p_jobs);
     delete from replaced_payload r where r.job_id = any (p_jobs);
     delete from step t where t.job_id = any (p_jobs);
     delete from watch w where w.job_id = any (p_jobs);

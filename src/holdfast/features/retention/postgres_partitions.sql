@@ -237,7 +237,7 @@ begin
     end if;
     foreach v_pair slice 1 in array array[
             ['job_state', 'id'], ['job', 'id'], ['result', 'job_id'], ['checkpoint', 'job_id'], ['artifact', 'job_id'], ['step', 'job_id'],
-            ['attempt_log', 'job_id'], ['message', 'job_id'], ['stream_part', 'job_id'], ['replaced_payload', 'job_id'],
+            ['attempt_log', 'job_id'], ['replaced_payload', 'job_id'],
             ['watch', 'job_id'], ['occupied_slot', 'job_id'], ['delivery', 'job_id'], ['redriven_as', 'job_id'], ['redriven_as', 'new_id'],
             ['reference', 'job_id'], ['resealed', 'job_id'], ['quarantine', 'job_id'], ['archived', 'job_id']] loop
         execute format('delete from %1$I x where x.%2$I >= $1 and x.%2$I < $2', v_pair[1], v_pair[2])

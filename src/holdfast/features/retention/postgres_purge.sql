@@ -115,12 +115,6 @@ begin
     end loop;
     v_total := greatest(v_total, v_count);
 
-    delete from stream_part c using (
-        select o.job_id, o.attempt, o.n from stream_part o where o.at <= p_now - interval '30 days' order by o.at limit p_want) g
-     where (c.job_id, c.attempt, c.n) = (g.job_id, g.attempt, g.n);
-    get diagnostics v_count = row_count;
-    v_total := greatest(v_total, v_count);
-
     -- Only what every reader of them has read.
     delete from app_event e where e.id = any (array(
         select o.id from app_event o

@@ -82,10 +82,6 @@ _APP_EVENTS = (
     "DELETE FROM holdfast_app_event WHERE id IN (SELECT id FROM holdfast_app_event WHERE id < :first AND sent_at <="
     f" :year AND {_READ_BY_ALL} ORDER BY id LIMIT :want) RETURNING 1"
 )
-_STREAMS = (
-    "DELETE FROM holdfast_stream_part WHERE (job_id, attempt, n) IN"
-    " (SELECT job_id, attempt, n FROM holdfast_stream_part WHERE at <= :month ORDER BY at LIMIT :want) RETURNING 1"
-)
 
 
 def prune_bookkeeping(want: int, now: int) -> Steps[int]:
@@ -105,7 +101,6 @@ def prune_bookkeeping(want: int, now: int) -> Steps[int]:
         (None, _GROUPS, {"year": year}),
         (None, _FIRES, {"old": old}),
         (None, _DELIVERIES, {"old": old}),
-        (None, _STREAMS, {"month": month}),
         (None, _APP_EVENTS, {"year": year, "first": first_id(year)}),
     ):
         rows = yield Statement(text, {**params, "want": want})
@@ -247,9 +242,7 @@ _CLEAN = (
     f" WHERE id {_THESE}"
 )
 _EMPTY_PAYLOAD = f"UPDATE holdfast_job SET payload = '{{}}' WHERE id {_THESE} AND payload <> '{{}}'"
-_CONTENT_TABLES = (
-    *("result", "checkpoint", "artifact", "attempt_log", "step", "replaced_payload", "message", "stream_part"),
-)
+_CONTENT_TABLES = ("result", "checkpoint", "artifact", "attempt_log", "step", "replaced_payload")
 _KEYS = (
     "DELETE FROM holdfast_idempotency WHERE (tenant, kind, key, job_id) IN"
     f" (SELECT tenant, kind, idempotency_key, id FROM holdfast_job WHERE id {_THESE} AND idempotency_key IS NOT NULL)",

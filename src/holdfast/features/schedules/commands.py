@@ -187,21 +187,6 @@ def run(session: OneTenant, result: str, name: str) -> None:
         write(result)
 
 
-@derive(
-    commands,
-    "backfill",
-    WithApp,
-    Schedules.backfill,
-    "holdfast schedules backfill nightly --from 2026-10-01T00:00Z --to 2026-11-01T00:00Z --concurrency 5",
-)
-def backfill(session: OneTenant, result: str, name: str) -> None:
-    if session.as_json:
-        emit({"schedule": name, "job_id": result})
-    else:
-        write(result)
-        say(f"A job runs the schedule for these times. Its progress: holdfast jobs show {result}")
-
-
 @commands.add("remove", "holdfast schedules remove nightly")
 def remove(session: OneTenant, name: Name) -> None:
     """Remove a schedule. Its jobs and history stay; its name can be used again."""

@@ -27,8 +27,6 @@ from holdfast.features.payloads.model import HIDDEN
 from holdfast.features.schedules.recurrence import Timing
 
 PAYLOAD_LIMIT: Final = 1_048_576
-BACKFILL: Final = "schedule.backfill"
-"""The kind of the jobs that run a schedule for a past range (app/backfills.py)."""
 
 
 Payload = Annotated[

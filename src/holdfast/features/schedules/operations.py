@@ -1,23 +1,20 @@
-"""``app.schedules``: add, edit, pause, resume, run, backfill, preview, history, remove."""
+"""``app.schedules``: add, edit, pause, resume, run, preview, history, remove."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal, Unpack
 
 from holdfast.engine.declared import Help, Most, http
 from holdfast.engine.job import JobSpec
 from holdfast.engine.names import NamedKind, Paging, check_name, kind_name
 from holdfast.engine.operation import awaited, operation
-from holdfast.engine.retry import whole
-from holdfast.engine.times import MICROSECOND, instant
 from holdfast.errors import Conflict, InvalidSetting, NotFound, Refused
 from holdfast.features.payloads.model import PayloadRule, shown_payload
 from holdfast.features.schedules.model import (
-    BACKFILL,
     Firing,
     Placed,
     Schedule,
@@ -47,8 +44,6 @@ Name = Annotated[str, Help("The schedule's name.", "NAME")]
 ScheduleState = Literal["active", "paused", "ended"]
 
 # Inside the class, ``list`` is an operation.
-EARLIEST, MOST_AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC), 1_000
-"""Bounds of a backfill: its first time, and the number of its jobs that may run at once."""
 _Schedules = list[Schedule]
 _Fires = list[ScheduleRun]
 _Times = list[Coming]
@@ -175,53 +170,6 @@ class Schedules(StoreNamespace):
         return job_id
 
     arun = awaited(run)
-
-    @operation
-    @http(
-        "POST /schedules/{name}/backfill",
-        "operate",
-        tenant="one",
-        status=201,
-        result="job_id",
-        example={"start": "2026-10-01T00:00:00Z", "end": "2026-11-01T00:00:00Z", "concurrency": 5},
-    )
-    @transaction(notifies=True)
-    def backfill(
-        self,
-        name: Name,
-        *,
-        start: Annotated[datetime, Help("First time, included: 2026-10-01T00:00Z.", option="--from")],
-        end: Annotated[datetime, Help("Last time, excluded; not in the future.", option="--to")],
-        concurrency: Annotated[
-            int, Help("Number of its jobs that may run at once.", "N", low=1, high=MOST_AT_ONCE)
-        ] = 1,
-    ) -> Steps[str]:
-        """Run a schedule for the times of a past range that have no job, earliest first. The result is the id of the
-        job that does it and reports its progress; while it has not ended, the same call returns it again."""
-        store, tenant = self._store, self._tenant
-        read = yield from self._stored(name)
-        first, last = instant(start, "start"), instant(end, "end")
-        whole("concurrency", concurrency, 1, MOST_AT_ONCE, "invalid_limit")
-        now = yield from store.clock.now().start()
-        if not EARLIEST <= first < last <= now:
-            raise InvalidSetting(
-                "a backfill needs a start from 1970 on and before its end, and an end in the past", code="invalid_time"
-            )
-        due = next(read.timed.between(first - MICROSECOND, last, read.anchor_at), None)
-        if due is None:
-            raise InvalidSetting(f"schedule {name} has no time in this range", code="schedule_over")
-        template = yield from self._template(read.template)
-        job = self._firing(draft_of(read), template, due).job
-        assert job is not None
-        assert self._make is not None
-        payload = {"schedule": name, "start": first.isoformat(), "end": last.isoformat(), "concurrency": concurrency}
-        options = {"queue": job.queue, "tenant": tenant, "enqueued_by": self._actor, "dedupe": "skip"}
-        (result,) = yield from store.jobs.enqueue([self._make(BACKFILL, payload, options)], tenant).start()
-        if result.id is None:
-            raise Refused(result.detail or "the backfill was refused", code=result.reason)
-        return result.id
-
-    abackfill = awaited(backfill)
 
     @operation
     @http("GET /schedules/{name}", "read", name="show_schedule")

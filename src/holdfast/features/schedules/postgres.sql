@@ -206,10 +206,9 @@ begin
     return exists (select from fire f where f.schedule_id = p_schedule and f.status = 'fired' and not f.ended);
 end $$;
 
--- Create the job of one time, and record the result; a refusal only if `p_refusals`. The job of a skipped time is in the ledger
--- and cancelled at once.
+-- Create the job of one time, and record the result. The job of a skipped time is in the ledger and cancelled at once.
 create or replace function make_fire(p_schedule schedule, p_due timestamptz, p_manual boolean, p_job json, p_version integer,
-                                     p_skip boolean, p_now timestamptz, p_refusals boolean default true, out status text, out job uuid, out code text, out detail text)
+                                     p_skip boolean, p_now timestamptz, out status text, out job uuid, out code text, out detail text)
 language plpgsql set search_path from current as $$
 declare
     v_actor  text := actor();
@@ -218,7 +217,7 @@ begin
     begin
         select e.* into v_answer from enqueue_many(json_build_array(p_job), p_schedule.tenant, v_actor) e;
     exception when sqlstate 'ZH057' or sqlstate 'ZH067' or sqlstate 'ZH068' or sqlstate 'ZH069' or sqlstate 'ZH072'
-              or sqlstate 'ZH076' or sqlstate 'ZH077' or sqlstate 'ZH078' or sqlstate 'ZH079' then
+              or sqlstate 'ZH076' or sqlstate 'ZH077' or sqlstate 'ZH078' then
         -- The tenant is full, a name is not registered, or a policy requires more: recorded here, and other schedules continue.
         select null::uuid as id, false as created, refusal_reason(sqlstate) as reason, sqlerrm as detail into v_answer;
     end;
@@ -226,9 +225,6 @@ begin
         status := 'failed';
         code := coalesce(v_answer.reason, 'refused');
         detail := v_answer.detail;
-        if not p_refusals then
-            return;
-        end if;
     else
         status := case when p_skip then 'skipped' else 'fired' end;
         job := v_answer.id;
@@ -353,53 +349,4 @@ begin
         reason := v_made.code;
         detail := v_made.detail;
     end if;
-end $$;
-
--- Create the jobs of past times that have none, in order, while fewer than `concurrency` jobs of the range have not ended. Called
--- by the job that is the backfill. A refused job leaves no row: its time is tried again.
-create or replace function backfill_schedule(schedule uuid, job uuid, lease uuid, attempt integer, concurrency integer, firings json,
-                                             start_at timestamptz default null, end_at timestamptz default null, for_tenant text default null,
-                                             out taken integer, out created integer, out running integer, out code text, out detail text)
-language plpgsql security definer set search_path from current as $$
-declare
-    v_now      timestamptz := clock_now();
-    v_scope    text := enter(backfill_schedule.for_tenant, 'job ' || backfill_schedule.job);
-    v_schedule schedule;
-    v_fire     record;
-    v_made     record;
-begin
-    if out_of_time(backfill_schedule.start_at) or out_of_time(backfill_schedule.end_at) then
-        perform refuse_time('start_at or end_at');
-    end if;
-    perform check_isolation();   -- two steps at once would count the same jobs
-    select s.* into v_schedule from schedule s
-     where s.id = backfill_schedule.schedule and (v_scope = '*' or s.tenant = v_scope) and s.state <> 'deleted' for update;
-    if not exists (select from job_state s where s.id = backfill_schedule.job and s.tenant = v_schedule.tenant and s.state = 'in_progress'
-                      and s.lease = backfill_schedule.lease and s.attempt = backfill_schedule.attempt) then
-        raise exception 'job % is no longer claimed by this worker', backfill_schedule.job using errcode = 'ZH003';
-    end if;
-    perform still_running(v_schedule.id);
-    select count(*) into running from fire f
-     where f.schedule_id = v_schedule.id and f.status = 'fired' and not f.ended
-       and f.due_at >= backfill_schedule.start_at and f.due_at < backfill_schedule.end_at;
-    taken := 0;
-    created := 0;
-    for v_fire in
-        select f.* from json_to_recordset(backfill_schedule.firings) as f (due_at timestamptz, job json, template_version integer)
-         order by f.due_at
-    loop
-        exit when running >= backfill_schedule.concurrency;
-        if not exists (select from fire f where f.schedule_id = v_schedule.id and f.due_at = v_fire.due_at
-                          and (f.manual or f.status in ('fired', 'waiting'))) then
-            v_made := make_fire(v_schedule, v_fire.due_at, true, v_fire.job, v_fire.template_version, false, v_now, false);
-            if v_made.job is null then
-                code := v_made.code;
-                detail := v_made.detail;
-                exit;
-            end if;
-            created := created + 1;
-            running := running + 1;
-        end if;
-        taken := taken + 1;
-    end loop;
 end $$;

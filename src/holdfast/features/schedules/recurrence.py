@@ -84,12 +84,6 @@ class Timing:
     def next(self, moment: datetime, anchor: datetime) -> datetime | None:
         return next(self.after(moment, anchor), None)
 
-    def between(self, after: datetime, end: datetime, anchor: datetime) -> Iterator[datetime]:
-        """The times between two moments, both excluded. An interval has some from before it was created, too."""
-        if self.sort == "every" and anchor > after:
-            anchor -= ((anchor - after) // self.every + 2) * self.every
-        return itertools.takewhile(lambda due: due < end, self.after(after, anchor))
-
     def last(self, since: datetime, until: datetime, anchor: datetime, most: int) -> list[datetime]:
         """The last ``most`` times from ``since`` to ``until``, both included, earliest first.
 

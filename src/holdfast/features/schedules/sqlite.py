@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from holdfast.engine.job import Claim, Enqueued, JobSpec
-from holdfast.errors import StaleLease
+from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.features.schedules.model import (
     MOST_WAITING,
     SETTINGS,
@@ -23,13 +22,13 @@ from holdfast.features.schedules.model import (
     Template,
     TemplateDraft,
 )
-from holdfast.features.schedules.store import Backfilled, ScheduleStore, TemplateStore
+from holdfast.features.schedules.store import ScheduleStore, TemplateStore
 from holdfast.stores.codecs import micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.admission import halted
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json, write
 from holdfast.stores.sqlite.enqueue import add
-from holdfast.stores.sqlite.insert_checks import budget_refusal, capacity_refusal
+from holdfast.stores.sqlite.insert_checks import capacity_refusal
 from holdfast.stores.sqlite.registry_checks import unregistered
 
 _ADD = (
@@ -120,18 +119,6 @@ _MARK = (
 _RUNNING = "SELECT 1 FROM holdfast_fire WHERE schedule_id = ? AND status = 'fired' AND NOT ended LIMIT 1"
 _WAITING = "SELECT due_at FROM holdfast_fire WHERE schedule_id = ? AND status = 'waiting' ORDER BY due_at"
 _DECIDED = "SELECT 1 FROM holdfast_fire WHERE schedule_id = ? AND due_at = ? AND NOT manual"
-_BACKFILLED = (
-    "SELECT s.name, s.tenant FROM holdfast_schedule s JOIN holdfast_job_state j ON j.tenant = s.tenant"
-    " WHERE s.id = ? AND s.state <> 'deleted' AND j.id = ? AND j.lease = ? AND j.attempt = ?"
-    " AND j.state = 'in_progress'"
-)
-_RUNNING_IN = (
-    "SELECT count(*) FROM holdfast_fire WHERE schedule_id = ? AND status = 'fired' AND NOT ended"
-    " AND due_at >= ? AND due_at < ?"
-)
-_HAS_JOB = (
-    "SELECT 1 FROM holdfast_fire WHERE schedule_id = ? AND due_at = ? AND (manual OR status IN ('fired', 'waiting'))"
-)
 # A distinct time, even if two calls come in the same instant.
 _MANUAL = "SELECT max(?, coalesce(max(due_at) + 1, 0)) FROM holdfast_fire WHERE schedule_id = ? AND manual"
 _ADD_FIRE = (
@@ -217,39 +204,6 @@ class SqliteSchedules(SqlitePart, ScheduleStore):
         yield from end_write()
         return result
 
-    @flow(notifies=True)
-    def backfill(
-        self,
-        schedule_id: str,
-        claim: Claim,
-        firings: Sequence[Firing],
-        span: tuple[datetime, datetime],
-        concurrency: int,
-        tenant: str,
-    ) -> Steps[Backfilled]:
-        actor = f"job {claim.id}"
-        now = yield from begin_write(actor)
-        rows = yield Statement(_BACKFILLED, (schedule_id, claim.id, claim.lease, claim.attempt))
-        rows = [row for row in rows if any_tenant(tenant) or row[1] == tenant]
-        schedule = (yield from self.get(rows[0][0], rows[0][1]).start()) if rows else None
-        if schedule is None or schedule.id != schedule_id:
-            raise StaleLease(f"job {claim.id} is no longer claimed by this worker")
-        yield from _is_running(schedule_id)
-        running = (yield Statement(_RUNNING_IN, (schedule_id, *map(micros, span))))[0][0]
-        taken, created, code, detail = 0, 0, None, None
-        for firing in sorted(firings, key=lambda firing: firing.due_at):
-            if running >= concurrency:
-                break
-            due = micros(firing.due_at)
-            if not (yield Statement(_HAS_JOB, (schedule_id, due))):
-                _, job_id, code, detail = yield from _make(schedule, firing, due, now, True, actor, refusals=False)
-                if job_id is None:  # its time is tried again
-                    break
-                created, running = created + 1, running + 1
-            taken += 1
-        yield from end_write()
-        return Backfilled(taken, created, running, code, detail)
-
 
 def _apply(decision: Decision, now: int, skipped: list[str]) -> Steps[None]:
     schedule = decision.schedule
@@ -308,16 +262,13 @@ def _make(
     *,
     skip: bool = False,
     waited: bool = False,
-    refusals: bool = True,
 ) -> Steps[tuple[str, str | None, str | None, str | None]]:
-    """Create the job of one time and record the result, a refusal only with ``refusals``. Returns the status, the job,
-    and the error code and message. ``waited``: the time has a row with the status ``waiting``."""
+    """Create the job of one time and record the result. Returns the status, the job, and the error code and message.
+    ``waited``: the time has a row with the status ``waiting``."""
     assert firing.job is not None
     refused = yield from capacity_refusal(1, firing.job.kind, schedule.tenant, now)
     if refused is None:
         refused = yield from unregistered([firing.job], schedule.tenant, now)
-    if refused is None:
-        refused = yield from budget_refusal([firing.job], schedule.tenant, now)
     if refused is None:
         answer = (yield from add([firing.job], schedule.tenant, now))[0]
     else:  # recorded here; the other schedules continue
@@ -325,8 +276,6 @@ def _make(
     status, job_id, code, detail = "skipped" if skip else "fired", answer.id, None, None
     if job_id is None or not answer.created:
         status, job_id, code, detail = "failed", None, answer.reason or "refused", answer.detail
-        if not refusals:
-            return status, job_id, code, detail
     else:
         template = schedule.template if firing.template_version is not None else None
         origin = (job_id, schedule.tenant, template, firing.template_version, schedule.id, schedule.name, due)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.job import WORKER_HOLDER_PATTERN, Claim, Enqueued, JobSpec
+from holdfast.engine.job import WORKER_HOLDER_PATTERN, Enqueued, JobSpec
 from holdfast.engine.names import PagePosition
 from holdfast.features.schedules.model import (
     Decision,
@@ -37,18 +36,6 @@ SCHEDULE_COLUMNS = Record.columns(Schedule, "s.")
 ALIVE = "from {lease} l where l.ended_at is null and l.until > :now and"
 
 
-@dataclass(frozen=True, slots=True)
-class Backfilled:
-    """What one step of a backfill has done: the times that are settled and the jobs created for them, the jobs of the
-    range that have not ended, and why no more were created."""
-
-    taken: int
-    created: int
-    running: int
-    code: str | None = None
-    message: str | None = None
-
-
 class ScheduleStore(Reader):
     @abstractmethod
     def add(self, schedule: Placed, actor: str, tenant: str) -> Flow[bool]:
@@ -72,19 +59,6 @@ class ScheduleStore(Reader):
     ) -> Flow[tuple[str | None, str | None, str | None]]:
         """Run a schedule now, in addition to its times. Returns the job's id, or the reason and the message of a
         refusal."""
-
-    @abstractmethod
-    def backfill(
-        self,
-        schedule_id: str,
-        claim: Claim,
-        firings: Sequence[Firing],
-        span: tuple[datetime, datetime],
-        concurrency: int,
-        tenant: str,
-    ) -> Flow[Backfilled]:
-        """Create the jobs of past times that have none, in order, while fewer than ``concurrency`` jobs of the span
-        have not ended. ``claim``: the backfill; ``StaleLease`` if it is no longer held."""
 
     @cached_property
     def _schedule(self) -> Callable[[Row], Schedule]:
@@ -302,30 +276,6 @@ class PostgresSchedules(Calls, ScheduleStore):
         )
         job_id, reason, detail = rows[0]
         return None if job_id is None else str(job_id), reason, detail
-
-    @flow(single=True)
-    def backfill(
-        self,
-        schedule_id: str,
-        claim: Claim,
-        firings: Sequence[Firing],
-        span: tuple[datetime, datetime],
-        concurrency: int,
-        tenant: str,
-    ) -> Steps[Backfilled]:
-        rows = yield self._call(
-            "backfill_schedule",
-            "%s, %s, %s, %s, %s, %s::json, %s, %s, %s",
-            schedule_id,
-            claim.id,
-            claim.lease,
-            claim.attempt,
-            concurrency,
-            f"[{','.join(map(_firing, firings))}]",
-            *span,
-            tenant,
-        )
-        return Backfilled(*rows[0])
 
 
 class PostgresTemplates(Calls, TemplateStore):

@@ -188,8 +188,7 @@ _TENANT_SET = "UPDATE holdfast_tenant SET {column} = ? WHERE tenant = ?"
 _FORGET_LOAD = "DELETE FROM holdfast_tenant_load WHERE tenant = ?"
 _RULED = Statement("UPDATE holdfast_dispatch SET ruled = 1 WHERE NOT ruled")
 _LIMIT = (
-    f"SELECT {Record.columns(Rule, skip=('refuse',))} FROM holdfast_job_limit"
-    " WHERE tenant = :name AND scope = 'tenant' AND name = :name"
+    f"SELECT {Record.columns(Rule)} FROM holdfast_job_limit WHERE tenant = :name AND scope = 'tenant' AND name = :name"
 )
 _REMOVE = "DELETE FROM holdfast_tenant WHERE tenant = ? RETURNING 1"
 _FAIR = "SELECT fair, fair_auto FROM holdfast_dispatch WHERE id = 1"

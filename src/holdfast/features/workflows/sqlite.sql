@@ -215,6 +215,12 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: the scratch tables are written by triggers only');
 END;
 
+-- Other jobs wait for this very job.
+CREATE TRIGGER holdfast_refuse_retry_in_workflow BEFORE INSERT ON holdfast_job WHEN NEW.workflow_id IS NOT NULL AND NEW.retry_as IS NOT NULL
+BEGIN
+    SELECT RAISE(ABORT, 'retried in place: jobs of a workflow cannot be retried as new jobs');
+END;
+
 CREATE TRIGGER holdfast_guard_callback_update BEFORE UPDATE ON holdfast_callback
 WHEN NEW.job_id <> OLD.job_id OR NEW.tenant <> OLD.tenant OR NEW.workflow_id <> OLD.workflow_id OR NEW.fires <> OLD.fires
      OR NEW.step_id IS NOT OLD.step_id OR OLD.fired_at IS NOT NULL OR (OLD.due_at IS NOT NULL AND NEW.due_at IS NULL)

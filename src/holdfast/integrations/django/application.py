@@ -95,15 +95,13 @@ class DjangoSession(Session):
     @property
     def _joins(self) -> bool:
         """Whether Django's connection may have data that no other connection can see."""
-        if self.is_replayed:
-            return False
         return is_in_memory(self.alias) or (connections[self.alias].in_atomic_block and can_host(self.alias))
 
     @property
     def _lends(self) -> bool:
         """Whether Django's connection is used although no transaction is open: not by threads of ours, which would
         leave it open, and not on an event loop, where Django refuses queries."""
-        if self.is_replayed or connections[self.alias].vendor == SQLITE or not can_host(self.alias):
+        if connections[self.alias].vendor == SQLITE or not can_host(self.alias):
             return False
         return not threading.current_thread().name.startswith("holdfast-") and not on_a_loop()
 

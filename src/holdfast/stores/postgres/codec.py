@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from holdfast.engine.collapse import Collapse, Dedupe
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_RETRY, AlikeSpecs, Enqueued, JobSpec, References
 from holdfast.engine.retry import PATIENT, Backoff, Retry
@@ -165,19 +164,12 @@ def job_of(document: dict[str, Any]) -> JobSpec:
         payload=json.dumps(document["payload"]),
         retry=retry,
         retry_given=document.get("policy") == "job",
-        dedupe=_dedupe(document),
-        collapse=Collapse(**document["collapse"]) if "collapse" in document else None,
+        dedupe="coalesce" if document.get("content_waiting_only") else "skip" if "content_key" in document else None,
         uses=tuple(document.get("uses", ())),
         tags=tuple(document.get("tags", ())),
         references=None if references == [None, None, None] else References(*references),
         **times,
     )
-
-
-def _dedupe(document: dict[str, Any]) -> Dedupe | None:
-    if "collapse" in document:
-        return "replace" if document["collapse"]["mode"] == "replace" else None
-    return "coalesce" if document.get("content_waiting_only") else "skip" if "content_key" in document else None
 
 
 def _shared(spec: JobSpec) -> str:
@@ -197,8 +189,6 @@ def _shared(spec: JobSpec) -> str:
                 text += f',"{name}":{json.dumps(value)}'
     if spec.dedupe == "coalesce":
         text += ',"content_waiting_only":true'
-    if spec.collapse is not None:
-        text += f',"collapse":{json.dumps(asdict(spec.collapse))}'
     if spec.uses:
         text += f',"uses":{json.dumps(spec.uses)}'
     if spec.tags:

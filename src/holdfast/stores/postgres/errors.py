@@ -23,7 +23,6 @@ from holdfast.errors import (
 )
 from holdfast.features.limits.model import LATER
 from holdfast.stores.codecs import not_storable
-from holdfast.stores.migrations import MOVED, MOVING, moved
 from holdfast.stores.postgres.roles import missing_role
 
 OURS: dict[str, tuple[type[HoldfastError], str]] = {
@@ -59,7 +58,6 @@ OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH076": (Refused, "key_required"),
     "ZH077": (Refused, "executor_required"),
     "ZH078": (Refused, "agent_required"),
-    "ZH079": (Refused, "budget_used_up"),
     "ZH074": (NotFound, "login_not_found"),
     "ZH075": (Refused, "login_exempt"),
     "ZH073": (Refused, "tenant_pinned"),
@@ -88,10 +86,6 @@ def refusal(state: str, message: str, hint: str | None = None) -> HoldfastError 
     if state in OURS:
         error_class, code = OURS[state]
         return error_class(message, code=code, fix=FIXES.get(state) or (hint if state in HINTED else None))
-    if state == "57P03" and message.startswith(f"{MOVED}: "):
-        return moved()
-    if state == "57P03" and message.startswith(f"{MOVING}: "):
-        return StoreUnavailable(message, code="database_moving")
     if state in ("3F000", "42P01", "42883"):
         return SchemaMismatch(
             "the Holdfast tables are missing or older than this release",
@@ -119,8 +113,6 @@ def lost(error: Exception) -> bool:
     if not isinstance(error, psycopg.OperationalError) or isinstance(error, psycopg_pool.PoolTimeout):
         return False
     state = error.sqlstate
-    if state == "57P03" and str(error).startswith((f"{MOVED}: ", f"{MOVING}: ")):
-        return False
     return state is None or state.startswith("08") or state in ("57P01", "57P02", "57P03", "57P05")
 
 

@@ -131,11 +131,6 @@ class PostgresLeases(Calls):
         return (yield from self._flag("end_lease", "%s, %s, %s", lease, why, tenant))
 
     @flow(single=True)
-    def report_blocked(self, lease: str, seconds: float | None, location: str | None, tenant: str) -> Steps[bool]:
-        """Record for how long the worker's event loop has not turned, and where it is blocked; None: it turns again."""
-        return (yield from self._flag("report_blocked", "%s, %s::float8, %s, %s", lease, seconds, location, tenant))
-
-    @flow(single=True)
     def cancellations(self, lease: str, tenant: str) -> Steps[int | None]:
         """How often a job was cancelled or taken away under this lease; None when there is no such lease."""
         rows = yield self._call("cancellations", "%s, %s", lease, tenant)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event
-from holdfast.errors import Conflict, InvalidInput, NotFound, Refused
+from holdfast.errors import InvalidInput, NotFound, Refused
 from holdfast.features.events.model import SentEvent
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.job_reads import LedgerReads
@@ -22,14 +20,15 @@ _CURSOR = re.compile(r"[0-9]{1,18}(;[0-9:,]*){0,2}(;[0-9]{0,18})?")
 class PostgresLedger(Calls, LedgerReads):
     @flow(single=True)
     def read(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
-        call = self._call("events_after", "%s, %s, %s", _check(cursor), want, tenant)
-        return (yield from self._rows_as(Event, call))
+        _check(cursor)
+        return (yield from self._rows_as(Event, self._call("events_after", "%s, %s, %s", cursor, want, tenant)))
 
     @flow(single=True)
     def gone(self, cursor: str, tenant: str) -> Steps[int | None]:
         """The number of the last event after this cursor that was purged since the cursor was issued; None when there
         is none. ``clean`` events do not count: a purge can follow at once, before any consumer could read them."""
-        rows = yield self._call("events_gone", "%s, %s", _check(cursor), tenant)
+        _check(cursor)
+        rows = yield self._call("events_gone", "%s, %s", cursor, tenant)
         number: int | None = rows[0][0]
         return number
 
@@ -56,29 +55,15 @@ class PostgresLedger(Calls, LedgerReads):
 
     @flow(single=True, repeat=_send_again)
     def send(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
-        params = send_arguments(event, actor, tenant)
+        job = None if event.job_id is None else parse_id(event.job_id)
+        params = (event.name, event.data, event.key, job, actor, tenant, event.id, event.cause_id)
         rows = yield self._call("send_event", "%s, %s::json, %s, %s::uuid, %s, %s, %s::uuid, %s::uuid", *params)
-        return sent(rows[0])
+        event_id, created, woke, refused, reason, detail = rows[0]
+        if refused:
+            raise NotFound(detail) if reason == "not_found" else Refused(detail, code=reason)
+        return SentResult(str(event_id), created, woke)
 
 
-def send_arguments(event: SendEvent, actor: str, tenant: str) -> tuple[str | None, ...]:
-    """The arguments of the SQL function ``send_event``."""
-    job = None if event.job_id is None else parse_id(event.job_id)
-    return event.name, event.data, event.key, job, actor, tenant, event.id, event.cause_id
-
-
-def sent(row: Sequence[Any]) -> SentResult:
-    """The result of ``send_event`` or ``send_message``; raises if it was refused."""
-    event_id, created, woke, refused, reason, detail = row
-    if refused:
-        if reason == "job_ended":
-            raise Conflict(detail, code=reason)
-        raise NotFound(detail) if reason == "not_found" else Refused(detail, code=reason)
-    return SentResult(str(event_id), created, woke)
-
-
-def _check(cursor: str | None) -> str | None:
+def _check(cursor: str | None) -> None:
     if cursor and not _CURSOR.fullmatch(cursor):
         raise InvalidInput(f"{cursor[:50]!r} is not a cursor of this ledger", code="invalid_cursor")
-    # A reader may have kept a cursor of the SQLite file that was moved here: a number, or two (sqlite/ledger.py).
-    return cursor.partition(";")[0] if cursor and ":" not in cursor else cursor

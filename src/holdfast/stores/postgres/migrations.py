@@ -55,7 +55,6 @@ CODE_FILES = CodeFiles(
         "job_insert",
         "transition_leases",
         "transition",
-        "collapse",
         "enqueue",
         "retry_as",
         "leases",

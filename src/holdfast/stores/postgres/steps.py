@@ -55,13 +55,6 @@ class PostgresSteps(Calls, StepReads):
         return (yield from self._flag("save_checkpoint", "%s, %s, %s, %s, %s::json, %s", *params))
 
     @flow(single=True)
-    def release_key(self, claim_id: str, lease: str, tenant: str) -> Steps[tuple[str | None, str | None]]:
-        """Take the idempotency key from a job that has just succeeded under this lease, for its next run. Returns the
-        key and the hash of the payload under it."""
-        rows = yield self._call("release_key", "%s, %s, %s", claim_id, lease, tenant)
-        return (rows[0][0], rows[0][1]) if rows else (None, None)
-
-    @flow(single=True)
     def note_upload(self, claim_id: str, lease: str, attempt: int, ref: str, tenant: str) -> Steps[bool]:
         """Announce an object that is about to be stored for a step or a checkpoint. It is deleted if no step or
         checkpoint records it within a day. False when the lease no longer holds this attempt."""
@@ -87,8 +80,6 @@ def _entry(job_id: str, attempt: int, entry: StepEntry) -> str:
     """An entry as JSON, formatted directly because there are thousands per second; the value is JSON text already."""
     error = "" if entry.error is None else f',"error":{json.dumps(entry.error)}'
     value = "" if entry.value is None else f',"value":{entry.value}'
-    if entry.branch is not None:
-        value += f',"branch":{text_of(entry.branch)}'
     return (
         f'{{"job":"{job_id}","attempt":{attempt},"n":{entry.n},"name":{text_of(entry.name)},"kind":"{entry.kind}",'
         f'"tries":{entry.tries},"took":{entry.took:.6f}{error}{value}}}'

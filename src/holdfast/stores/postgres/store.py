@@ -19,7 +19,7 @@ from holdfast.errors import InvalidSetting, StoreError, StoreUnavailable
 from holdfast.features.health.model import DEFAULT_THRESHOLDS, Concern, Thresholds
 from holdfast.stores.flow import Flow, maintaining, wait_limit_of
 from holdfast.stores.listener import Names
-from holdfast.stores.migrations import MOVED, Execute
+from holdfast.stores.migrations import Execute
 from holdfast.stores.outage import Outage
 from holdfast.stores.postgres.borrowed import ApplicationConnections
 from holdfast.stores.postgres.connections import CONNECTION, StoreConnection, connected, prepare_connection
@@ -28,7 +28,6 @@ from holdfast.stores.postgres.errors import lost, translate
 from holdfast.stores.postgres.leases import due_work
 from holdfast.stores.postgres.listener import PostgresListener
 from holdfast.stores.postgres.migrations import (
-    applied,
     migrate_on,
     migrate_within,
     migration_script,
@@ -243,9 +242,6 @@ class PostgresDatabase(PostgresTransactions):
 
     async def aschema(self) -> SchemaStatus:
         return await self.arun(status(self._plan, self.schema_name))
-
-    def moved_to(self) -> str | None:
-        return self.run(Flow(lambda: applied(self.schema_name), writes=False)).get(MOVED)
 
     def migrate(self) -> SchemaStatus:
         with self._connected() as connection:

@@ -30,9 +30,7 @@ from holdfast.stores.postgres.codec import enqueue_document, enqueued, is_plain,
 from holdfast.stores.postgres.connections import CONNECTION
 from holdfast.stores.postgres.errors import refusal, unavailable
 from holdfast.stores.postgres.leases import detail_of
-from holdfast.stores.postgres.ledger import send_arguments, sent
 from holdfast.stores.postgres.session import PREPARE_AFTER, ais_direct, is_direct
-from holdfast.stores.requests import SendEvent, SendMessage, SentResult
 
 T = TypeVar("T")
 
@@ -74,30 +72,6 @@ class PostgresCallerOperations:
             call=f'"{schema}".start_workflow(cast(cast($1 as text) as json), (array[cast($2 as text), was.tenant])[1],'
             " cast($3 as text)) as w",
         )
-
-        self._send = _CALL.format(
-            answer="cast(json_build_array(s.id, s.created, s.woke, s.refused, s.reason, s.detail) as text)",
-            call=f'"{schema}".send_event(cast($1 as text), cast(cast($2 as text) as json), cast($3 as text),'
-            " cast(cast($4 as text) as uuid), cast($5 as text), (array[cast($6 as text), was.tenant])[1],"
-            " cast(cast($7 as text) as uuid), cast(cast($8 as text) as uuid)) as s",
-        )
-
-        self._message = _CALL.format(
-            answer="cast(json_build_array(s.id, s.created, s.woke, s.refused, s.reason, s.detail) as text)",
-            call=f'"{schema}".send_message(cast(cast($1 as text) as uuid), cast($2 as text),'
-            " cast(cast($3 as text) as json), cast(cast($4 as text) as boolean), cast($5 as text), cast($6 as text),"
-            " (array[cast($7 as text), was.tenant])[1], cast(cast($8 as text) as uuid)) as s",
-        )
-
-    @flow(single=True)
-    def message(self, message: SendMessage, actor: str, tenant: str) -> Steps[SentResult]:
-        rows = yield Statement(self._message, (*message.values, actor, tenant, message.id))
-        return sent(json.loads(rows[0][0]))
-
-    @flow(single=True)
-    def send(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
-        rows = yield Statement(self._send, send_arguments(event, actor, tenant))
-        return sent(json.loads(rows[0][0]))
 
     @flow(single=True)
     def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Steps[Started]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.times import MICROSECOND
 from holdfast.features.agents.model import DISABLED_DELAY
-from holdfast.features.limits.model import EACH, WEIGHED, Bucket, Rule, tokens, units_in
+from holdfast.features.limits.model import EACH, Bucket, Rule, tokens
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.sqlite.base import ids_json
@@ -52,10 +52,6 @@ _RESERVED = (
     " AND (r.tenant = '*' OR r.tenant = json_extract(o.value, '$[0]')) WHERE json_extract(o.value, '$[1]') = 'resource'"
 )
 _TAKEN = "SELECT count(*) FROM holdfast_occupied_slot WHERE tenant = ? AND scope = ? AND name = ?"
-_HELD = (
-    "SELECT s.tenant, s.queue, s.kind, s.agent, j.uses FROM holdfast_job_state s JOIN holdfast_job j ON j.n = s.n"
-    " WHERE s.id = ? AND s.lease = ? AND s.attempt = ? AND s.state = 'in_progress'"
-)
 _METER = "SELECT tokens, at FROM holdfast_rate_meter WHERE tenant = ? AND scope = ? AND name = ?"
 _OCCUPY = "INSERT INTO holdfast_occupied_slot (tenant, scope, name, job_id) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _SPEND = (
@@ -67,10 +63,6 @@ _WAKE = (
     "UPDATE holdfast_rate_meter SET wake_at = :wake, at = CASE WHEN at > :now + 5000000 THEN :now ELSE at END"
     " WHERE tenant = :tenant AND scope = :scope AND name = :name"
     " AND (wake_at IS NULL OR wake_at <= :now OR at > :now + 5000000)"
-)
-_WAKE_NOW = (
-    "UPDATE holdfast_rate_meter SET wake_at = :now WHERE tenant = :tenant AND scope = :scope AND name = :name"
-    " AND wake_at > :now"
 )
 _NEXT_WAKE = "SELECT min(wake_at) FROM holdfast_rate_meter WHERE wake_at IS NOT NULL"
 ROUNDING = 100
@@ -164,13 +156,6 @@ def admit(picked: Sequence[Candidate], now: int, most: int) -> Steps[set[int]]:
     capacities = {}
     for bucket, rule in rules.items():
         capacities[bucket] = yield from _capacity(bucket, rule, now)
-    units = {text: units_in(text) for text in set(uses.values())}
-    unspent: dict[Bucket, float] = {}
-    if any(each is not None for each in units.values()):
-        # A job starts if there is one unit, and may take more than there are: later ones wait longer.
-        for bucket, rule in rules.items():
-            if rule.rate is not None and bucket.scope in WEIGHED:
-                unspent[bucket] = yield from _tokens(bucket, rule, now)
     admitted: set[int] = set()
     slots: list[tuple[str, str, str, str]] = []
     spent: Counter[Bucket] = Counter()
@@ -179,9 +164,7 @@ def admit(picked: Sequence[Candidate], now: int, most: int) -> Steps[set[int]]:
         if len(admitted) >= most:
             break
         buckets = limits[combination]
-        full = next(
-            (bucket for bucket in buckets if capacities[bucket] <= 0 or unspent.get(bucket, 1) < 1 - 1e-9), None
-        )
+        full = next((bucket for bucket in buckets if capacities[bucket] <= 0), None)
         if full is not None:
             parked.setdefault(full, []).append(each.n)
             continue
@@ -191,10 +174,7 @@ def admit(picked: Sequence[Candidate], now: int, most: int) -> Steps[set[int]]:
             if rules[bucket].concurrency is not None:
                 slots.append((*bucket, each.id))
             if rules[bucket].rate is not None:
-                weight = units.get(combination[-1] or "") if bucket.scope in WEIGHED else None
-                spent[bucket] += 1 if weight is None else weight
-                if bucket in unspent:
-                    unspent[bucket] -= 1 if weight is None else weight
+                spent[bucket] += 1
     if slots:
         yield Statement(_OCCUPY, slots, many=True)
     for bucket, count in spent.items():
@@ -204,22 +184,6 @@ def admit(picked: Sequence[Candidate], now: int, most: int) -> Steps[set[int]]:
         yield Statement(_PARK, {"never": NEVER, "bucket": bucket.text, "numbers": ids_json(numbers)})
         yield from wake_later(bucket, rules[bucket], now)
     return admitted
-
-
-def use_units(job_id: str, lease: str, attempt: int, count: int, now: int) -> Steps[bool]:
-    """Take more units from the rates of a running job's key and resources; False if the lease no longer holds it."""
-    rows = yield Statement(_HELD, (job_id, lease, attempt))
-    if not rows:
-        return False
-    tenant, queue, kind, agent, uses = rows[0]
-    keys = [key for key in _limit_keys(tenant, queue, kind, agent, uses) if key[1] in WEIGHED]
-    for bucket, rule in (yield from _rules(keys, now)).items():
-        if rule.rate is not None:
-            left = yield from _tokens(bucket, rule, now)
-            yield Statement(_SPEND, (*bucket, left - count, now))
-            if count < 0:  # jobs may start sooner than they were told
-                yield Statement(_WAKE_NOW, {**bucket._asdict(), "now": now})
-    return True
 
 
 def park_paused(numbers: Sequence[int], queue: str, now: int) -> Steps[bool]:
@@ -302,8 +266,7 @@ def _limit_keys(tenant: str, queue: str, kind: str, agent: str | None, uses: str
         names.append(("agent", agent))
     for use in json.loads(uses) if uses is not None else ():
         scope, _, name = use.partition(":")
-        if scope in WEIGHED:
-            names.append((scope, name))
+        names.append((scope, name))
     return [(tenant, scope, name) for scope, name in names]
 
 

@@ -46,10 +46,6 @@ _REQUEST_STOP = (
     " holdfast_present) WHERE holder = :worker AND ended_at IS NULL AND until > :now AND (:any OR tenant = :tenant)"
     " RETURNING 1"
 )
-_BLOCKED = (
-    "UPDATE holdfast_lease SET blocked_at = :since, blocked_in = substr(:location, 1, 500)"
-    " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING 1"
-)
 _END = (
     "UPDATE holdfast_lease SET ended_at = :now, ended_why = :why"
     " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING 1"
@@ -295,15 +291,6 @@ class SqliteLeaseRows:
         now = yield from begin_write(actor)
         params = {"mode": mode, "now": now, "worker": worker, "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(_REQUEST_STOP, params)
-        yield from end_write()
-        return bool(rows)
-
-    @flow()
-    def report_blocked(self, lease: str, seconds: float | None, location: str | None, tenant: str) -> Steps[bool]:
-        now = yield from begin_write(None)
-        since = None if seconds is None else now - in_micros(seconds)
-        params = {"since": since, "location": location, "lease": lease, "tenant": tenant}
-        rows = yield Statement(_BLOCKED, params)
         yield from end_write()
         return bool(rows)
 

@@ -74,7 +74,7 @@ def _insert_rows(columns: str, rows: Sequence[tuple[Any, ...]]) -> Statement:
 
 
 def insert_plain(spec: JobSpec, tenant: str) -> Statement | None:
-    """The insert of one job that uses no optional column; None for others."""
+    """The insert of one job that uses no optional column; None for others. It returns no row where there are rules."""
     if spec.references is not None or _optional_values(spec, 0) is not _NO_OPTIONS:
         return None
     return Statement(_INSERT_PLAIN, _common_values(spec, tenant))
@@ -104,7 +104,10 @@ def _insert(columns: str, rows: int) -> str:
     return f"INSERT INTO holdfast_job ({columns}) VALUES {', '.join([row] * rows)}"
 
 
-_INSERT_PLAIN = _insert(COMMON, 1).removesuffix("?)") + "(SELECT now FROM holdfast_present))"
+_INSERT_PLAIN = (
+    f"INSERT INTO holdfast_job ({COMMON}) SELECT {'?, ' * COMMON.count(',')}(SELECT now FROM holdfast_present)"
+    " FROM holdfast_dispatch WHERE id = 1 AND NOT ruled AND NOT registered RETURNING 1"
+)
 _NO_OPTIONS: tuple[Any, ...] = (None, None, None, None, None, "[]", *[None] * 10)
 
 

@@ -17,15 +17,7 @@ from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.requests import new_id
 from holdfast.stores.sqlite.base import end_write, sign_enqueue
 from holdfast.stores.sqlite.codec import insert_jobs, insert_plain
-from holdfast.stores.sqlite.collapse import collapse, supersede
-from holdfast.stores.sqlite.insert_checks import (
-    agents_of,
-    budget_refusal,
-    check_cap,
-    check_payloads,
-    is_ruled,
-    refuse_paused,
-)
+from holdfast.stores.sqlite.insert_checks import agents_of, check_cap, check_payloads, is_ruled, refuse_paused
 from holdfast.stores.sqlite.registry_checks import refuse_unregistered
 
 _ADD_KEY = (
@@ -48,7 +40,6 @@ _PUT_KEY = (
     "INSERT INTO holdfast_idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
 )
-_RULES = Statement("SELECT ruled OR registered FROM holdfast_dispatch WHERE id = 1")
 _ADD_REFERENCE = (
     "INSERT INTO holdfast_reference (job_id, tenant, source_ref, target_ref, payload_ref) VALUES (?, ?, ?, ?, ?)"
 )
@@ -56,11 +47,9 @@ _PARENT = "SELECT id, correlation_id, workflow_id, depth FROM holdfast_job WHERE
 
 
 def enqueue(specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
-    """Enqueue a batch. One plain job is one insert where there are no rules: the triggers for hand-written inserts do
-    the same at once, and the clock row is not written. ``RETURNING``, or rows from a ``SELECT``, would each need a
-    temporary table."""
-    if len(specs) == 1 and (plain := insert_plain(specs[0], tenant)) is not None and not (yield _RULES)[0][0]:
-        yield plain
+    """Enqueue a batch. One plain job is one statement where there are no rules: the triggers for hand-written inserts
+    do the same at once, and the clock row is not written."""
+    if len(specs) == 1 and (plain := insert_plain(specs[0], tenant)) is not None and (yield plain):
         return [Enqueued(specs[0].id, True)]
     now, ruled = yield from sign_enqueue()
     results = yield from add(specs, tenant, now, ruled)
@@ -73,7 +62,6 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = No
     check (pauses, payload rules, registries); None reads it."""
     results: list[Enqueued] = []
     new: list[JobSpec] = []
-    old: dict[str, str] = {}
     agents = (yield from agents_of(specs, tenant)) if any(spec.agent is not None for spec in specs) else {}
     for spec in specs:
         if spec.parent_id is not None:
@@ -84,11 +72,6 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = No
             spec = child
         agent = agents.get(spec.agent) if spec.agent is not None else None
         refused = None if agent is None else agent_refusal(agent, spec.kind, len(spec.payload.encode()))
-        if spec.collapse is not None and refused is None:
-            given = spec if agent is None else with_agent_settings(agent, spec, from_micros(now))
-            joined = yield from collapse(given, spec.collapse, tenant, now, _fingerprint(spec), new, old)
-            results.append(joined or Enqueued(spec.id, True))
-            continue
         keyed = spec.key is not None or spec.content_key is not None
         # A duplicate returns the existing job even if its agent would refuse a new one.
         duplicate = (yield from _duplicate(spec, tenant, refused is not None)) if keyed else None
@@ -99,15 +82,11 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = No
         else:
             new.append(spec if agent is None else with_agent_settings(agent, spec, from_micros(now)))
             results.append(Enqueued(spec.id, True))
-    if any(spec.collapse is not None for spec in specs):
-        results = yield from supersede(specs, results, new, old, now)
     if new:
         if ruled or (ruled is None and (yield from is_ruled())):
             yield from refuse_unregistered(new, tenant, now)
             yield from refuse_paused(new, tenant, now)
             yield from check_payloads(new, tenant)
-            if (refusal := (yield from budget_refusal(new, tenant, now))) is not None:
-                raise refusal
         yield from check_cap(new, tenant, now)
         yield insert_jobs(new, tenant, now)
         references = [(spec.id, tenant, *astuple(spec.references)) for spec in new if spec.references is not None]
@@ -130,16 +109,12 @@ def _inherit(spec: JobSpec, tenant: str) -> Steps[JobSpec | None]:
     )
 
 
-def _fingerprint(spec: JobSpec) -> str:
-    return spec.payload_hash or hashlib.sha256(canonical(decode(spec.payload)).encode()).hexdigest()
-
-
 def _duplicate(spec: JobSpec, tenant: str, refused: bool) -> Steps[Enqueued | None]:
     """The existing job with the same key or content, if there is one. A job that will be refused does not take the
     key."""
     fingerprint = ""
     if spec.key is not None:
-        fingerprint = _fingerprint(spec)
+        fingerprint = spec.payload_hash or hashlib.sha256(canonical(decode(spec.payload)).encode()).hexdigest()
         added = [] if refused else (yield Statement(_ADD_KEY, (tenant, spec.kind, spec.key, spec.id, fingerprint)))
         rows = [] if added else (yield Statement(_OF_KEY, (tenant, spec.kind, spec.key)))
         if rows:

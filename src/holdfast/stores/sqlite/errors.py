@@ -19,7 +19,6 @@ from holdfast.errors import (
 )
 from holdfast.features.limits.model import LATER
 from holdfast.stores.codecs import not_storable
-from holdfast.stores.migrations import MOVED, MOVING, moved
 
 # By the beginning of the message, which the triggers choose.
 _REFUSALS: tuple[tuple[str, type[HoldfastError], str], ...] = (
@@ -34,7 +33,6 @@ _REFUSALS: tuple[tuple[str, type[HoldfastError], str], ...] = (
     ("workflow over", Conflict, "workflow_over"),
     ("retried in place", Refused, "retried_in_place"),
     ("paused", Refused, "paused"),
-    (f"{MOVING}: ", StoreUnavailable, "database_moving"),
     ("token ended", Refused, "token_ended"),
     ("session too wide", Refused, "session_too_wide"),
     ("generator only", Refused, "generator_only"),
@@ -50,7 +48,6 @@ _REFUSALS: tuple[tuple[str, type[HoldfastError], str], ...] = (
     ("executor required", Refused, "executor_required"),
     ("agent required", Refused, "agent_required"),
     ("tenant full", Refused, "tenant_full"),
-    ("budget used up", Refused, "budget_used_up"),
     ("secret in settings", Refused, "secret_in_settings"),
     ("time out of range", InvalidSetting, "invalid_time"),
     ("payload too deep", InvalidPayload, "payload_too_deep"),
@@ -72,8 +69,6 @@ def translate(error: sqlite3.Error | UnicodeEncodeError) -> Exception:
         return not_storable()
     message = str(error)
     primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if message.startswith(f"{MOVED}: "):
-        return moved()
     for beginning, error_class, code in _REFUSALS:
         if message.startswith(beginning):
             return error_class(message, code=code, fix=LATER if code == "paused" else None)

@@ -8,7 +8,6 @@ minute the jobs are counted again by index, because events of purged jobs are mi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 
 from holdfast.engine.job import JobSpec
@@ -104,40 +103,6 @@ def refuse_paused(specs: Iterable[JobSpec], tenant: str, now: int) -> Steps[None
         for spec in specs:
             if pause.refuses(tenant, spec.queue, spec.kind, spec.agent):
                 raise refused(pause, spec.kind)
-
-
-_SOME_REFUSE = Statement("SELECT 1 FROM holdfast_dispatch WHERE id = 1 AND refusing IS NOT NULL")
-_NAME = "substr(u.value, instr(u.value, ':') + 1)"
-# As the view holdfast_overdrawn_job, which guards every insert.
-_OVERDRAWN = (
-    f"SELECT l.scope, {_NAME} FROM json_each(:pairs) u JOIN holdfast_job_limit l"
-    " ON json_array(l.tenant, l.scope, l.name) || '' IN (SELECT value FROM"
-    " json_each((SELECT refusing FROM holdfast_dispatch WHERE id = 1)))"
-    " AND l.tenant IN (:tenant, '*') AND l.scope = substr(u.value, 1, instr(u.value, ':') - 1)"
-    f" AND (l.name = {_NAME} OR l.name = '*' AND NOT EXISTS (SELECT 1 FROM holdfast_job_limit o"
-    f" WHERE o.tenant = l.tenant AND o.scope = l.scope AND o.name = {_NAME}))"
-    f" JOIN holdfast_rate_meter m ON m.tenant = l.tenant AND m.scope = l.scope AND m.name = {_NAME}"
-    " WHERE min(l.burst + 0.1 * l.rate / l.per, m.tokens + max(:now - m.at, 0) / 1000000.0 * l.rate / l.per) < 1"
-    " LIMIT 1"
-)
-
-
-def budget_refusal(specs: Sequence[JobSpec], tenant: str, now: int) -> Steps[Refused | None]:
-    """Why a limit refuses one of the jobs: its rate has nothing left; None if none does. Called only where there are
-    rules."""
-    if not (yield _SOME_REFUSE):
-        return None
-    for spec in specs:
-        agent = () if spec.agent is None else (f"agent:{spec.agent}",)
-        pairs = ["all:*", f"queue:{spec.queue}", f"kind:{spec.kind}", f"tenant:{tenant}", *agent, *spec.uses]
-        rows = yield Statement(_OVERDRAWN, {"pairs": json.dumps(pairs), "tenant": tenant, "now": now})
-        if rows and not (
-            spec.source_system == "holdfast" and spec.parent_id
-        ):  # the database knows notices of approvals
-            scope, name = rows[0]
-            why = f"jobs of kind {spec.kind} are refused: the limit of {scope} {name} has nothing left"
-            return Refused(why, code="budget_used_up")
-    return None
 
 
 _OF = f"SELECT {Record.columns(Agent, skip=('waiting',))}, 0 FROM holdfast_agent WHERE tenant = ? AND id = ?"

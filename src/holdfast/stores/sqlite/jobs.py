@@ -20,7 +20,6 @@ from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.job_reads import JOB_COLUMNS, JobReads, index_name
 from holdfast.stores.requests import OperatorAction, Reschedule
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json
-from holdfast.stores.sqlite.children import COUNT_CANCELLATION, STOP, cancel_children
 from holdfast.stores.sqlite.codec import NEVER
 from holdfast.stores.sqlite.enqueue import enqueue
 from holdfast.stores.sqlite.insert_checks import rule_for
@@ -32,6 +31,10 @@ SHORT = 100
 _FIND = (
     "SELECT id, state, retries, due_at FROM holdfast_job_state"
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND (:any OR tenant = :tenant)"
+)
+_STOP = (
+    "UPDATE holdfast_job_state SET state = 'cancelled', lease = NULL, due_at = NULL, approval_id = NULL, finished_at"
+    " = :now, note = :note WHERE id IN (SELECT value FROM json_each(:ids))"
 )
 # A redriven job has its full number of attempts again.
 _REDRIVE = (
@@ -47,14 +50,11 @@ _RESCHEDULE = (
     " 'by', (SELECT actor FROM holdfast_present), 'reason', :reason, 'max_attempts', :limit))"
     " WHERE id IN (SELECT value FROM json_each(:ids))"
 )
-# The jobs that undo the steps of dead letters (steps/undo.py).
-_UNDOING = (
-    "SELECT j.id, u.state FROM holdfast_job j JOIN holdfast_subscription s ON s.tenant = j.tenant AND s.kind = j.kind"
-    " AND s.job_kind = 'steps.undo' JOIN holdfast_delivery d ON d.subscription_id = s.id AND d.event ="
-    " CAST((SELECT max(e.seq) FROM holdfast_event e WHERE e.job_id = j.id AND e.type = 'dead_letter') AS TEXT)"
-    " JOIN holdfast_job_state u ON u.id = d.job_id WHERE j.id IN (SELECT value FROM json_each(?))"
+_COUNT_CANCELLATION = (
+    "INSERT INTO holdfast_cancellation (lease, times) SELECT DISTINCT lease, 1 FROM holdfast_job_state"
+    " WHERE id IN (SELECT value FROM json_each(:ids)) AND lease IS NOT NULL"
+    " ON CONFLICT (lease) DO UPDATE SET times = times + 1"
 )
-_FORGET_UNDONE = "DELETE FROM holdfast_step WHERE n > 0 AND job_id IN (SELECT value FROM json_each(?))"
 
 
 def apply(
@@ -75,28 +75,13 @@ def apply(
     note = {name: value for name, value in details.items() if value is not None}
     params = {"ids": ids_json(applicable), "note": json.dumps(note) if note else None}
     if action == "cancel":  # workers that run the jobs find out by this counter
-        yield Statement(COUNT_CANCELLATION, {"ids": ids_json(applicable)})
-    undoing: set[str] = set()
+        yield Statement(_COUNT_CANCELLATION, {"ids": ids_json(applicable)})
     if action == "redrive":
-        # Nothing runs while its steps are being undone; once they are, it begins again with the first.
-        undos = {row[0]: row[1] for row in (yield Statement(_UNDOING, (ids_json(applicable),)))}
-        undoing = {job_id for job_id, state in undos.items() if state not in ("succeeded", "cancelled", "cleaned")}
-        applicable = [job_id for job_id in applicable if job_id not in undoing]
-        params["ids"] = ids_json(applicable)
-        if undone := [job_id for job_id in applicable if undos.get(job_id) in ("succeeded", "cleaned")]:
-            yield Statement(_FORGET_UNDONE, (ids_json(undone),))
         yield Statement(_REDRIVE, {**params, "limit": max_attempts})
     else:
-        yield Statement(STOP, {**params, "now": now})
-        if action == "cancel":
-            yield from cancel_children(applicable, now)
+        yield Statement(_STOP, {**params, "now": now})
     done = set(applicable)
-    return [
-        Verdict(job_id, states[job_id], True, "undo_open")
-        if job_id in undoing
-        else _verdict(action, job_id, states.get(job_id), job_id in done)
-        for job_id in ids
-    ]
+    return [_verdict(action, job_id, states.get(job_id), job_id in done) for job_id in ids]
 
 
 def reschedule(ids: Sequence[str], due: int, limit: int | None, reason: str | None, now: int) -> Steps[None]:

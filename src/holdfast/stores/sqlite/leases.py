@@ -21,7 +21,7 @@ from holdfast.stores.sqlite.base import NOT_QUARANTINED, act_under, any_tenant, 
 from holdfast.stores.sqlite.claim import SqliteLeaseRows, executor_refused, has_work, lease_state
 from holdfast.stores.sqlite.enqueue import retry_as_new
 from holdfast.stores.sqlite.fair_shares import SHARING_NEEDED, share_when_needed
-from holdfast.stores.sqlite.settle import end_attempts, survives_crash
+from holdfast.stores.sqlite.settle import end_attempts
 
 _PROMOTE = (
     "UPDATE holdfast_job_state SET state = 'queued', due_at = NULL, note = NULL WHERE n IN ("
@@ -81,11 +81,11 @@ _CRASH = (
 )
 _RESCUE = (
     "UPDATE holdfast_job_state SET state = 'retry_waiting', crashes = min(crashes, 32766) + 1, due_at = :now,"
-    " finished_at = NULL, note = NULL WHERE n IN (SELECT value FROM json_each(:numbers))"
+    " finished_at = NULL, note = NULL WHERE crashes < max_crashes AND n IN (SELECT value FROM json_each(:numbers))"
 )
 _LAST = (
-    f"SELECT n, kind FROM holdfast_job_state WHERE NOT {survives_crash(1)}"
-    " AND n IN (SELECT value FROM json_each(?)) ORDER BY n"
+    "SELECT n, kind FROM holdfast_job_state WHERE crashes >= max_crashes AND n IN (SELECT value FROM json_each(?))"
+    " ORDER BY n"
 )
 _DEAD_LETTER = (
     "UPDATE holdfast_job_state SET state = 'dead_letter', crashes = min(crashes, 32766) + 1, due_at = NULL,"
@@ -130,10 +130,10 @@ def free(held: Sequence[Row], now: int) -> Steps[tuple[list[int], list[int]]]:
         as_new: dict[int, str] = {row[0]: row[1] for row in rows}
         for job_id in as_new.values():
             yield from retry_as_new(job_id, now, None, lost=1)
-        others = [n for n in begun if n not in as_new]
-        last = {row[0]: row[1] for row in (yield Statement(_LAST, (ids_json(others),)))}
-        yield Statement(_RESCUE, {"now": now, "numbers": ids_json(n for n in others if n not in last)})
-        for n, kind in last.items():
+        others = ids_json(n for n in begun if n not in as_new)
+        last = yield Statement(_LAST, (others,))
+        yield Statement(_RESCUE, {"now": now, "numbers": others})
+        for n, kind in last:
             yield Statement(_DEAD_LETTER, {"n": n, "now": now, "group": fingerprint(kind, _LOST, _LOST_HOW)})
     return leased, begun
 

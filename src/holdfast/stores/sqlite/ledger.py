@@ -13,7 +13,6 @@ from operator import itemgetter
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event
-from holdfast.engine.messages import MAILBOX, is_mailbox
 from holdfast.engine.payload import canonical, decode_for_display
 from holdfast.engine.steps import projection
 from holdfast.errors import InvalidInput, NotFound
@@ -120,8 +119,6 @@ class SqliteLedger(SqlitePart, LedgerReads):
     def send(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
         if any_tenant(tenant):
             raise InvalidInput("an event must be sent in one tenant")
-        if is_mailbox(event.name):
-            raise InvalidInput(f"events named {MAILBOX}… are messages to one job")
         now = yield from begin_write(actor)
         name, job = event.name, None if event.job_id is None else parse_id(event.job_id)
         before = [] if event.key is None else (yield Statement(_SENT_BEFORE, (tenant, name, event.key)))
@@ -161,7 +158,7 @@ def _parse(cursor: str | None) -> tuple[int, int]:
 
 
 _CLEANED = (
-    "SELECT e.job_id, e.seq, e.kind, e.from_state, e.attempt, e.at, e.actor, e.meta, e.xid FROM holdfast_event e"
+    "SELECT e.job_id, e.seq, e.kind, e.from_state, e.attempt, e.at, e.actor, e.meta FROM holdfast_event e"
     " WHERE e.job_id IN (SELECT value FROM json_each(?)) AND e.type = 'clean' ORDER BY e.job_id, e.seq"
 )
 
@@ -179,8 +176,7 @@ def record_removed(job_ids: Sequence[str]) -> Steps[int]:
         (ids_json(job_ids),),
     )
     cleaned = {
-        row[0]: [*row[1:7], normalized_json(row[7]), row[8]]
-        for row in (yield Statement(_CLEANED, (ids_json(job_ids),)))
+        row[0]: [*row[1:7], normalized_json(row[7]), None] for row in (yield Statement(_CLEANED, (ids_json(job_ids),)))
     }
     for tenant, group in groupby(rows, itemgetter(0)):
         events = list(group)

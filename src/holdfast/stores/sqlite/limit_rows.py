@@ -9,17 +9,15 @@ from holdfast.features.limits.model import COUNTS, Bucket, Limit, Rule
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps
 from holdfast.stores.sqlite.admission import release_parked, wake_later
-from holdfast.stores.sqlite.base import note_action, upsert
+from holdfast.stores.sqlite.base import upsert
 
 SWEPT_LIMITS = 200  # maximum of limits in one sweep
 
 COLUMNS = Record.columns(Limit, skip=COUNTS)
-_SETTINGS = " ".join(each.name for each in fields(Rule) if each.name not in ("scope", "name", "refuse"))
+_SETTINGS = " ".join(each.name for each in fields(Rule) if each.name not in ("scope", "name"))
 _SET = upsert("holdfast_job_limit", Limit, "tenant scope name created_at", compare=_SETTINGS, skip=" ".join(COUNTS))
 _ONE = f"SELECT {COLUMNS} FROM holdfast_job_limit WHERE tenant = :tenant AND scope = :scope AND name = :name"
 _LIMITED_ON = Statement("UPDATE holdfast_dispatch SET limited = 1 WHERE NOT limited")
-_REFUSING = Statement("SELECT refusing FROM holdfast_dispatch WHERE id = 1")
-_SET_REFUSING = "UPDATE holdfast_dispatch SET refusing = ?, ruled = ruled OR ? WHERE id = 1"
 # Running jobs count against a new limit.
 _COUNT_RUNNING = (
     "INSERT INTO holdfast_occupied_slot (tenant, scope, name, job_id) SELECT :tenant, :scope, w.name, w.id FROM ("
@@ -66,28 +64,11 @@ def put_limit(rule: Rule, actor: str, tenant: str, now: int) -> Steps[Row]:
     return rows[0]
 
 
-def refusing_limits() -> Steps[list[str]]:
-    """The limits that refuse new jobs while their rate has nothing left."""
-    ((refusing,),) = yield _REFUSING
-    return [] if refusing is None else json.loads(refusing)
-
-
-def set_refusing(bucket: Bucket, refuse: bool) -> Steps[None]:
-    """Record whether a limit refuses new jobs, within a signed write."""
-    refusing = yield from refusing_limits()
-    if (bucket.text in refusing) is not refuse:
-        rest = [each for each in refusing if each != bucket.text] + ([bucket.text] if refuse else [])
-        yield Statement(_SET_REFUSING, (json.dumps(rest, ensure_ascii=False) if rest else None, int(refuse)))
-        changed = json.dumps({"refuse": [not refuse, refuse]})
-        yield from note_action(bucket.tenant, "change", "limit", f"{bucket.scope} {bucket.name}", changed)
-
-
 def drop_limit(scope: str, name: str, tenant: str, now: int) -> Steps[bool]:
     """Remove a limit, within a signed write; False if there was none."""
     key = {"tenant": tenant, "scope": scope, "name": name}
     rows = yield Statement(_REMOVE, key)
     if rows:
-        yield from set_refusing(Bucket(tenant, scope, name), False)
         yield Statement(_FORGET.format(table="occupied_slot", what="concurrency"), key)
         yield Statement(_FORGET.format(table="rate_meter", what="rate"), key)
         yield from sweep(now, 1000, bucket_prefix(tenant, scope))

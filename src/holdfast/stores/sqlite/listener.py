@@ -23,9 +23,9 @@ from holdfast.errors import StoreUnavailable
 from holdfast.stores.listener import Listener
 from holdfast.stores.sqlite.connections import Connections, StoreConnection
 
-# Seconds between two reads after a write to the log. A small commit ends within the first milliseconds; after them the
-# pause doubles up to the longest: a commit of a busy worker, whose handlers need the interpreter, takes longer.
-FIRST_READ, SLOWEST_READ, SMALL_COMMIT = 0.0002, 0.003, 0.002
+# Seconds from a write to the log to the first read; the pause doubles up to the longest. A small commit takes about as
+# long as the first; that of a busy worker takes longer, and each read takes the interpreter from its handlers.
+FIRST_READ, SLOWEST_READ = 0.0003, 0.003
 # For how long a commit is expected after a write to the log.
 EXPECTING_FOR = 0.05
 # Seconds between two notifications.
@@ -77,8 +77,7 @@ class SqliteListener(Listener):
                         return False
                 if now < expected_until:
                     time.sleep(pause)
-                    if now > expected_until - EXPECTING_FOR + SMALL_COMMIT:
-                        pause = min(2 * pause, SLOWEST_READ)
+                    pause = min(2 * pause, SLOWEST_READ)
                     expecting = True
                 else:
                     expecting = False

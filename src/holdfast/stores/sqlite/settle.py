@@ -10,10 +10,9 @@ from holdfast.engine.settlement import Settlement
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.sqlite.base import ids_json
-from holdfast.stores.sqlite.children import cancel_children
 from holdfast.stores.sqlite.enqueue import retry_as_new
 from holdfast.stores.sqlite.requirements import HOLD
-from holdfast.stores.sqlite.steps import due, suspend, wake_waiters
+from holdfast.stores.sqlite.steps import due, suspend
 
 # The plus signs exclude the index on leases, which would read all jobs of the lease for each id.
 _SUCCEED = (
@@ -42,30 +41,12 @@ _AFTER_FAILURE = (
     "UPDATE holdfast_job_state SET state = :state, retries = retries + :retried, due_at = :due, finished_at ="
     " :finished, note = :group WHERE id = :id"
 )
-
-
-def survives_crash(counted: int) -> str:
-    """Whether a job is retried after a crash, which is in the ledger already; ``counted`` is 1 if its row does not
-    count it yet. The limit is one of crashes without progress: those since the last durable step was recorded. All
-    crashes together have a limit ten times as high. A retry that is a new job has no steps yet, so those of its
-    predecessor are no progress."""
-    row = "holdfast_job_state"
-    return (
-        f"(crashes + {counted} <= max_crashes OR (crashes + {counted} <= 10 * max_crashes"
-        f" AND (SELECT j.retry_as IS NULL FROM holdfast_job j WHERE j.id = {row}.id)"
-        f" AND (SELECT max(t.ended_at) FROM holdfast_step t WHERE t.job_id = {row}.id) IS NOT NULL"
-        f" AND (SELECT count(*) FROM holdfast_event e WHERE e.job_id = {row}.id"
-        " AND e.type IN ('lease_expired', 'crash') AND e.from_state = 'in_progress' AND e.at >"
-        f" (SELECT max(t.ended_at) FROM holdfast_step t WHERE t.job_id = {row}.id)) <= max_crashes))"
-    )
-
-
-# The row decides whether another attempt is left, as in recovery.
-_SURVIVES = f"SELECT {survives_crash(0)} FROM holdfast_job_state WHERE id = ?"
+# The crash is already counted. The row decides whether another attempt is left, as in recovery.
 _AFTER_CRASH = (
-    "UPDATE holdfast_job_state SET state = CASE WHEN :again THEN 'retry_waiting' ELSE 'dead_letter'"
-    " END, due_at = CASE WHEN :again THEN :due END, finished_at = CASE WHEN :again THEN NULL ELSE :now END,"
-    " note = CASE WHEN :again THEN NULL ELSE :group END WHERE id = :id"
+    "UPDATE holdfast_job_state SET state = CASE WHEN crashes <= max_crashes THEN 'retry_waiting' ELSE 'dead_letter'"
+    " END, due_at = CASE WHEN crashes <= max_crashes THEN :due END,"
+    " finished_at = CASE WHEN crashes <= max_crashes THEN NULL ELSE :now END,"
+    " note = CASE WHEN crashes <= max_crashes THEN NULL ELSE :group END WHERE id = :id"
 )
 _RESULT = (
     "INSERT INTO holdfast_result (job_id, tenant, value, ref) SELECT id, tenant, ?, ? FROM holdfast_job_state WHERE"
@@ -113,14 +94,9 @@ def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Ste
                         yield from suspend(item, now)
                     elif item.ending == "snooze" and "mismatch" in (item.note or {}):
                         yield Statement(HOLD, {"id": item.id})
-                    elif item.ending == "cancel":
-                        yield from cancel_children([item.id], now)
-                    elif item.ending == "fail":
-                        yield from wake_waiters(item.id)
                     elif item.ending == "crash":
-                        [(again,)] = yield Statement(_SURVIVES, (item.id,))
                         params = {"id": item.id, "now": now, "due": _due(item, now), "group": _group(item)}
-                        yield Statement(_AFTER_CRASH, params | {"again": again})
+                        yield Statement(_AFTER_CRASH, params)
     results = [
         (item.result, item.ref, item.id)
         for key in applied

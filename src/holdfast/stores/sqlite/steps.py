@@ -3,14 +3,12 @@ time or an approval."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.messages import MAILBOX, is_mailbox
 from holdfast.engine.payload import MARK, canonical, decode_for_display
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.steps import Saved, StepEntry, projection
@@ -19,27 +17,19 @@ from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.job_reads import StepReads
 from holdfast.stores.sqlite.base import SqlitePart, act_under, any_tenant, begin_write, end_write, note_action
-from holdfast.stores.sqlite.codec import NEVER
 
 _HELD = (
-    "SELECT id, attempt, tenant FROM holdfast_job_state"
+    "SELECT id, attempt FROM holdfast_job_state"
     " WHERE id IN (SELECT value FROM json_each(?)) AND +lease = ? AND +state = 'in_progress'"
 )
-_STEP = (
-    "INSERT INTO holdfast_step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at,"
-    " branch)"
-)
-_UNLESS_OVER = (
-    " ON CONFLICT (job_id, n) DO UPDATE SET value = excluded.value, error = excluded.error, tries = excluded.tries,"
-    " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL"
-)
-# VALUES instead of SELECT, which would put each row into a temporary table first: there are triggers.
-_SAVE = f"{_STEP} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?){_UNLESS_OVER}"
 # A trigger refuses an insert that conflicts with a finished step (it could be a REPLACE), so the insert excludes them.
 _IS_FINISHED = "EXISTS (SELECT 1 FROM holdfast_step o WHERE o.job_id = :job AND o.n = :n AND o.ended_at IS NOT NULL)"
-_SAVE_SUSPENDED = (
-    f"{_STEP} SELECT id, :n, tenant, :name, :kind, :value, :error, :tries, attempt, :now - :took, :now, :branch"
-    f" FROM holdfast_job_state WHERE id = :job AND NOT {_IS_FINISHED}{_UNLESS_OVER}"
+_SAVE = (
+    "INSERT INTO holdfast_step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)"
+    " SELECT id, ?2, tenant, ?3, ?4, ?5, ?6, ?7, attempt, ?9 - ?8, ?9 FROM holdfast_job_state WHERE id = ?1"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_step o WHERE o.job_id = ?1 AND o.n = ?2 AND o.ended_at IS NOT NULL)"
+    " ON CONFLICT (job_id, n) DO UPDATE SET value = excluded.value, error = excluded.error, tries = excluded.tries,"
+    " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL"
 )
 _FINISHED = (
     "SELECT t.job_id, t.n, t.value FROM json_each(?) o JOIN holdfast_step t"
@@ -47,12 +37,11 @@ _FINISHED = (
 )
 _PAUSE = (
     "INSERT INTO holdfast_step (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape,"
-    " wanted, awaits, branch) SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, :due, :shape,"
-    " :wanted, :awaits, :branch"
+    " wanted) SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, due_at, :shape, :wanted"
     f" FROM holdfast_job_state WHERE id = :job AND NOT {_IS_FINISHED}"
     " ON CONFLICT (job_id, n) DO UPDATE SET error = excluded.error, tries = excluded.tries,"
-    " attempt = excluded.attempt, wake_at = excluded.wake_at, shape = excluded.shape, wanted = excluded.wanted,"
-    " awaits = excluded.awaits WHERE ended_at IS NULL"
+    " attempt = excluded.attempt, wake_at = excluded.wake_at, shape = excluded.shape, wanted = excluded.wanted"
+    " WHERE ended_at IS NULL"
 )
 FULFIL = "UPDATE holdfast_step SET value = :value, ended_at = :now WHERE job_id = :job AND n = :n AND ended_at IS NULL"
 _WAITING = (
@@ -66,34 +55,11 @@ _SENT = (
     "SELECT id, data, sent_by, sent_at FROM holdfast_app_event WHERE tenant = :tenant AND name = :name AND sent_at >="
     " :since AND (job_id IS NULL OR job_id = :job) ORDER BY sent_at, id"
 )
-_IN_THIS_ATTEMPT = "t.attempt = holdfast_job_state.attempt"
-# The job is suspended in this wait, which is over; `all`: it waits until the last of several waits is over.
-_CONTINUES = (
-    "state = 'retry_waiting' AND due_at < {never} AND EXISTS (SELECT 1 FROM holdfast_step t WHERE t.job_id ="
-    " holdfast_job_state.id AND {waits})"
-    " AND (json_extract(note, '$.all') IS NULL OR NOT EXISTS ("
-    "SELECT 1 FROM holdfast_step o WHERE o.job_id = holdfast_job_state.id AND o.attempt = holdfast_job_state.attempt"
-    " AND o.ended_at IS NULL AND (o.kind = 'event' OR o.awaits IS NOT NULL AND EXISTS (SELECT 1 FROM"
-    " holdfast_job_state c WHERE c.id = o.awaits AND c.finished_at IS NULL))))"
+_RESUME = (
+    "UPDATE holdfast_job_state SET state = 'queued', due_at = NULL, note = :note WHERE id = :job AND state ="
+    " 'retry_waiting'"
 )
-_MESSAGE = (
-    "SELECT id, data, asked, sent_by, sent_at FROM holdfast_message m WHERE m.job_id = :job AND m.name = :name"
-    " AND NOT EXISTS (SELECT 1 FROM holdfast_step t WHERE t.job_id = :job AND t.kind = 'event'"
-    " AND json_extract(t.value, '$.id') = m.id) ORDER BY m.n, m.sent_at, m.id LIMIT 1"
-)
-WAKE = (
-    "UPDATE holdfast_job_state SET state = 'queued', due_at = NULL, note = :note WHERE id = :job AND "
-    f"{_CONTINUES.format(never=NEVER, waits=f't.n = :n AND {_IN_THIS_ATTEMPT}')} RETURNING 1"
-)
-# Its handler may have read the wait before it was over.
-_WAKE_AT_ONCE = WAKE.replace(_IN_THIS_ATTEMPT, f"({_IN_THIS_ATTEMPT} OR t.ended_at IS NOT NULL)")
-# The jobs that wait for these, which have ended.
-_WAKE_WAITERS = (
-    "UPDATE holdfast_job_state SET state = 'queued', due_at = NULL, note = json_object('ended', :job) WHERE id IN"
-    " (SELECT t.job_id FROM holdfast_step t WHERE t.awaits = :job AND t.ended_at IS NULL)"
-    f" AND {_CONTINUES.format(never=NEVER, waits=f't.awaits = :job AND t.ended_at IS NULL AND {_IN_THIS_ATTEMPT}')}"
-)
-_HAS_ENDED = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM holdfast_job_state WHERE id = ? AND finished_at IS NULL)"
+WAKE = f"{_RESUME} AND due_at = (SELECT wake_at FROM holdfast_step WHERE job_id = :job AND n = :n) RETURNING 1"
 _IS_DEAD = "SELECT 1 FROM holdfast_job_state WHERE id = :job AND state = 'dead_letter' AND (:any OR tenant = :tenant)"
 _FORGET = "DELETE FROM holdfast_step WHERE job_id = ? AND n >= ? RETURNING 1"
 _FORKED = (
@@ -105,10 +71,8 @@ _FORKED = (
 # Approvals are not copied: a decision is valid for the job it was given for.
 _FORK = (
     "INSERT INTO holdfast_step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, wake_at,"
-    " ended_at, shape, wanted, branch) SELECT :new, o.n, o.tenant, o.name, o.kind,"
-    " coalesce(json_extract(p.value, '$.value'), o.value), o.error, o.tries, 0, o.started_at, o.wake_at, o.ended_at,"
-    " o.shape, o.wanted, o.branch"
-    " FROM holdfast_step o"
+    " ended_at, shape, wanted) SELECT :new, o.n, o.tenant, o.name, o.kind, coalesce(json_extract(p.value, '$.value'),"
+    " o.value), o.error, o.tries, 0, o.started_at, o.wake_at, o.ended_at, o.shape, o.wanted FROM holdfast_step o"
     " LEFT JOIN json_each(:parts) p ON json_extract(p.value, '$.n') = o.n"
     " WHERE o.job_id = :old AND o.n < :before AND o.ended_at IS NOT NULL AND o.kind <> 'approval'"
     " AND (p.value IS NOT NULL OR o.value IS NULL OR o.value NOT LIKE '{\"$holdfast\":%') RETURNING 1"
@@ -120,11 +84,6 @@ _CHECKPOINT = (
     " ON CONFLICT (job_id, name) DO UPDATE"
     " SET value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at,"
     " saves = CASE WHEN attempt = excluded.attempt THEN saves + 1 ELSE 1 END RETURNING 1"
-)
-_RELEASE_KEY = (
-    "DELETE FROM holdfast_idempotency WHERE job_id = :id AND (tenant, kind, key) = (SELECT j.tenant, j.kind,"
-    " j.idempotency_key FROM holdfast_job j JOIN holdfast_job_state s ON s.n = j.n WHERE j.id = :id"
-    " AND s.state = 'succeeded' AND s.settled_by = :lease) RETURNING key, payload_hash"
 )
 _UPLOAD = (
     "INSERT INTO holdfast_orphaned_file (tenant, ref, job_id, at, again_at)"
@@ -149,11 +108,10 @@ class SqliteSteps(SqlitePart, StepReads):
     def save(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Steps[list[Saved]]:
         now = yield from act_under(lease, tenant)
         ids = json.dumps(sorted({job_id for job_id, _, _ in entries}))
-        held = {(row[0], row[1]): row[2] for row in (yield Statement(_HELD, (ids, lease)))}
+        held = {(row[0], row[1]) for row in (yield Statement(_HELD, (ids, lease)))}
         numbers = json.dumps([(job_id, entry.n) for job_id, _, entry in entries])
         finished = {(row[0], row[1]): row[2] for row in (yield Statement(_FINISHED, (numbers,)))}
-        results: list[Saved] = []
-        rows: dict[tuple[str, int], tuple[Any, ...]] = {}  # branches that run at once may save the same deferred entry
+        results, rows = [], []
         for job_id, attempt, entry in entries:
             if (job_id, attempt) not in held:
                 results.append(Saved(job_id, entry.n, "stale"))
@@ -161,13 +119,10 @@ class SqliteSteps(SqlitePart, StepReads):
                 value = finished[job_id, entry.n]
                 results.append(Saved(job_id, entry.n, "kept", value and decode_for_display(value)))
             else:
-                error, took = _error(entry), in_micros(entry.took)
-                row = (job_id, entry.n, held[job_id, attempt], entry.name, entry.kind, entry.value, error, entry.tries)
-                rows.setdefault((job_id, entry.n), (*row, attempt, now - took, now, entry.branch))
+                rows.append(_row(job_id, entry, now))
         if rows:
-            yield Statement(_SAVE, tuple(rows.values()), many=True)
-            values = ((row[0], row[5]) for row in rows.values())
-            if stored := [each for each in values if each[1] is not None and each[1].startswith(MARK)]:
+            yield Statement(_SAVE, rows, many=True)
+            if stored := [(row[0], row[4]) for row in rows if row[4] is not None and row[4].startswith(MARK)]:
                 yield Statement(_UPLOADED, stored, many=True)
         yield from end_write()
         return results
@@ -219,13 +174,6 @@ class SqliteSteps(SqlitePart, StepReads):
         return bool(rows)
 
     @flow()
-    def release_key(self, claim_id: str, lease: str, tenant: str) -> Steps[tuple[str | None, str | None]]:
-        yield from act_under(lease, tenant)
-        rows = yield Statement(_RELEASE_KEY, {"id": claim_id, "lease": lease})
-        yield from end_write()
-        return (rows[0][0], rows[0][1]) if rows else (None, None)
-
-    @flow()
     def note_upload(self, claim_id: str, lease: str, attempt: int, ref: str, tenant: str) -> Steps[bool]:
         now = yield from act_under(lease, tenant)
         params = {"id": claim_id, "lease": lease, "attempt": attempt, "ref": ref, "now": now}
@@ -256,46 +204,26 @@ class SqliteSteps(SqlitePart, StepReads):
 
 def suspend(item: Settlement, now: int) -> Steps[None]:
     """Record what a job waits for, within a signed write that has just ended the attempt."""
-    for values in item.steps or ():
-        entry = StepEntry(**values)
-        took, names = in_micros(entry.took), {"job": item.id, "now": now, "error": _error(entry)}
-        yield Statement(_SAVE_SUSPENDED, {**dataclasses.asdict(entry), **names, "took": took})
-    waits = waits_of(item.pause or {})
-    for pause in waits:
-        wanted = pause.get("wanted")
-        params = {
-            "job": item.id,
-            "n": pause["n"],
-            "name": pause["name"],
-            "kind": pause["kind"],
-            "error": None if pause.get("error") is None else json.dumps(pause["error"]),
-            "tries": pause.get("tries", 1),
-            "now": now,
-            "due": None if pause["kind"] == "approval" else _due(pause, now),
-            "shape": None if wanted is None else json.dumps(sorted(wanted)),
-            "wanted": None if wanted is None else canonical(wanted),
-            "awaits": pause.get("awaits"),
-            "branch": pause.get("branch"),
-        }
-        yield Statement(_PAUSE, params)
-        if pause.get("approval") is not None:
-            yield from open_approval(item.id, pause, now)
-    for pause in waits:
-        if pause.get("wanted") is not None:
-            yield from _check_past_events(item.id, pause, now)
-        elif pause.get("awaits") is not None and (yield Statement(_HAS_ENDED, (pause["awaits"],))):
-            note = json.dumps({"ended": pause["awaits"]})
-            yield Statement(_WAKE_AT_ONCE, {"job": item.id, "n": pause["n"], "note": note})
-
-
-def waits_of(pause: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a suspended attempt waits for, each by itself."""
-    return [pause, *pause.get("also", ())]
-
-
-def wake_waiters(job_id: str) -> Steps[None]:
-    """Continue the jobs that wait for this one, which has ended. For an end that the trigger leaves out."""
-    yield Statement(_WAKE_WAITERS, {"job": job_id})
+    for entry in item.steps or ():
+        yield Statement(_SAVE, _row(item.id, StepEntry(**entry), now))
+    pause = item.pause or {}
+    wanted = pause.get("wanted")
+    params = {
+        "job": item.id,
+        "n": pause["n"],
+        "name": pause["name"],
+        "kind": pause["kind"],
+        "error": None if pause.get("error") is None else json.dumps(pause["error"]),
+        "tries": pause.get("tries", 1),
+        "now": now,
+        "shape": None if wanted is None else json.dumps(sorted(wanted)),
+        "wanted": None if wanted is None else canonical(wanted),
+    }
+    yield Statement(_PAUSE, params)
+    if wanted is not None:
+        yield from _check_past_events(item.id, pause, now)
+    if pause.get("approval") is not None:
+        yield from open_approval(item.id, pause, now)
 
 
 def _check_past_events(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
@@ -309,13 +237,11 @@ def _check_past_events(job_id: str, pause: dict[str, Any], now: int) -> Steps[No
             return
         yield Statement(FULFIL, {"value": value, "now": now, "job": job_id, "n": pause["n"]})
     # A step that has ended received its event after the handler had read its steps: the job must not wait for it.
-    yield Statement(_WAKE_AT_ONCE, {"job": job_id, "n": pause["n"], "note": json.dumps({"event": pause["name"]})})
+    yield Statement(_RESUME, {"job": job_id, "note": json.dumps({"event": pause["name"]})})
 
 
 def _matching_event(job_id: str, pause: dict[str, Any], tenant: str, since: int) -> Steps[str | None]:
     """The value of a step for the first event that matches."""
-    if is_mailbox(pause["name"]):
-        return (yield from next_message(job_id, pause["name"]))
     wanted = canonical(pause["wanted"])
     received = {row[0] for row in (yield Statement(_RECEIVED, (job_id,)))}
     events = yield Statement(_SENT, {"tenant": tenant, "name": pause["name"], "since": since, "job": job_id})
@@ -328,26 +254,15 @@ def _matching_event(job_id: str, pause: dict[str, Any], tenant: str, since: int)
     return None
 
 
-def next_message(job_id: str, mailbox: str) -> Steps[str | None]:
-    """The value of a step for the first message that the job has not received."""
-    rows = yield Statement(_MESSAGE, {"job": job_id, "name": mailbox.removeprefix(MAILBOX)})
-    for message_id, data, asked, sent_by, sent_at in rows:
-        content = f'{{"data":{data},"asked":{"true" if asked else "false"}}}'
-        return event_value(message_id, mailbox, content, sent_by, sent_at)
-    return None
-
-
 def due(pause: dict[str, Any], now: int) -> int:
-    """When a pause ends: that of several waits with the first of them, or with the last."""
-    return (max if pause.get("all") else min)(_due(each, now) for each in waits_of(pause))
-
-
-def _due(pause: dict[str, Any], now: int) -> int:
+    """When a pause ends."""
     return micros(datetime.fromisoformat(pause["until"])) if "until" in pause else now + in_micros(pause["delay"])
 
 
-def _error(entry: StepEntry) -> str | None:
-    return None if entry.error is None else json.dumps(entry.error)
+def _row(job_id: str, entry: StepEntry, now: int) -> tuple[Any, ...]:
+    """The parameters of ``_SAVE``."""
+    error, took = None if entry.error is None else json.dumps(entry.error), in_micros(entry.took)
+    return job_id, entry.n, entry.name, entry.kind, entry.value, error, entry.tries, took, now
 
 
 def event_value(event_id: str, name: str, data: str, sent_by: str, sent_at: int) -> str:

@@ -21,7 +21,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.features.health.model import DEFAULT_THRESHOLDS, Concern, Thresholds, full_disk, large_log, weak_setting
 from holdfast.stores.flow import Flow, Statement, in_thread
 from holdfast.stores.listener import Names
-from holdfast.stores.migrations import MOVED, Execute
+from holdfast.stores.migrations import Execute
 from holdfast.stores.outage import Outage
 from holdfast.stores.requests import DueWork, Finding, Login, MigrationStep, Removal, SchemaStatus
 from holdfast.stores.sqlite.connections import Connections, database_path
@@ -263,12 +263,6 @@ class SqliteDatabase(SqliteTransactions):
 
     async def aschema(self) -> SchemaStatus:
         return await in_thread(self.schema)
-
-    def moved_to(self) -> str | None:
-        if not self._connections.in_memory and not os.path.exists(self._connections.path):
-            return None  # opening it would create it
-        with self._connected() as connection:
-            return _applied(connection).get(MOVED)
 
     def migrate(self) -> SchemaStatus:
         with self._connected() as connection:

@@ -27,45 +27,30 @@ from holdfast.features.workflows.model import Started, WorkflowSpec
 from holdfast.stores.adapters import OWN_DATABASE, SQLITE, TransactionState, adapt, adapt_async, transaction_ended
 from holdfast.stores.flow import Flow, Rows, Statement, Steps, flow
 from holdfast.stores.migrations import Plan
-from holdfast.stores.requests import SchemaStatus, SendEvent, SendMessage, SentResult
+from holdfast.stores.requests import SchemaStatus
 from holdfast.stores.sqlite.connections import Connections
 from holdfast.stores.sqlite.errors import translate
 
 if TYPE_CHECKING:
     from holdfast.features.attempts.store import SqliteAttempts
-    from holdfast.features.messages.store import SqliteMessages
     from holdfast.features.workflows.store import WorkflowStore
     from holdfast.stores.sqlite.jobs import SqliteJobs
     from holdfast.stores.sqlite.leases import SqliteLeases
-    from holdfast.stores.sqlite.ledger import SqliteLedger
 
 T = TypeVar("T")
 
 
 class SqliteCallerOperations:
     def __init__(
-        self,
-        jobs: SqliteJobs,
-        leases: SqliteLeases,
-        workflows: WorkflowStore,
-        attempts: SqliteAttempts,
-        ledger: SqliteLedger,
-        messages: SqliteMessages,
+        self, jobs: SqliteJobs, leases: SqliteLeases, workflows: WorkflowStore, attempts: SqliteAttempts
     ) -> None:
         self._jobs, self._leases, self._workflows, self._attempts = jobs, leases, workflows, attempts
-        self._ledger, self._messages = ledger, messages
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]:
         return self._jobs.enqueue(specs, tenant)
 
     def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]:
         return self._workflows.start(spec, tenant)
-
-    def send(self, event: SendEvent, actor: str, tenant: str) -> Flow[SentResult]:
-        return self._ledger.send(event, actor, tenant)
-
-    def message(self, message: SendMessage, actor: str, tenant: str) -> Flow[SentResult]:
-        return self._messages.send(message, actor, tenant)
 
     @flow()
     def settle(self, lease: str, settlement: Settlement, tenant: str) -> Steps[bool]:
@@ -88,8 +73,6 @@ class SqliteTransactions(abc.ABC):
     leases: SqliteLeases
     workflows: WorkflowStore
     attempts: SqliteAttempts
-    ledger: SqliteLedger
-    messages: SqliteMessages
     _connections: Connections
     _plan: Plan
     _current = False
@@ -97,7 +80,7 @@ class SqliteTransactions(abc.ABC):
 
     @property
     def on_connection(self) -> SqliteCallerOperations:
-        return SqliteCallerOperations(self.jobs, self.leases, self.workflows, self.attempts, self.ledger, self.messages)
+        return SqliteCallerOperations(self.jobs, self.leases, self.workflows, self.attempts)
 
     @abc.abstractmethod
     def migrate(self) -> SchemaStatus:
@@ -183,11 +166,10 @@ class SqliteTransactions(abc.ABC):
             yield Statement(state.begin)
         yield Statement("SAVEPOINT holdfast")
         try:
-            if flow.writes or not self._current:
+            if not self._current:
                 # Take the write lock first: a transaction that reads before it writes fails at once if another process
                 # has written in between, whatever its busy timeout.
                 yield Statement("UPDATE holdfast_migration SET digest = digest WHERE false")
-            if not self._current:
                 yield from self._check_schema(SchemaMismatch)
             result = yield from flow.start()
             yield Statement("RELEASE holdfast")  # outside a transaction this is the commit, and can fail like one

@@ -201,51 +201,6 @@ begin
     on conflict (tenant, scope, name) do update set tokens = excluded.tokens, at = excluded.at;
 end $$;
 
--- The units that jobs take from the rates of their key and resources, in the order of the rows; null if each takes one.
-create or replace function units_of(p_rows tid[]) returns integer[]
-language plpgsql stable set search_path from current set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
-begin
-    return (select array_agg(coalesce(u.units, 1) order by r.ord)
-              from unnest(p_rows) with ordinality as r(ctid, ord) join job_state s on s.ctid = r.ctid
-              left join lateral (select substr(e, 7)::integer as units from job j, unnest(j.uses) e
-                                  where j.id = s.id and e ~ '^units:[0-9]{1,7}$' limit 1) u on true
-            having count(u.units) > 0);
-end $$;
-
--- Take more units from the rates of a running job's key and resources; with a negative number, give some back. Returns false if the
--- lease no longer holds the job.
-create or replace function use_units(job uuid, lease uuid, attempt integer, units integer, for_tenant text default null) returns boolean
-language plpgsql security definer set search_path from current as $$
-declare
-    v_scope   text := enter(use_units.for_tenant);
-    v_now     timestamptz := clock_now();
-    v_rows    tid[];
-    v_buckets text[];
-    v_limits  limited[];
-begin
-    select array_agg(h.ctid) into v_rows from (
-        select s.ctid from job_state s
-         where s.id = use_units.job and (v_scope = '*' or s.tenant = v_scope) and s.state = 'in_progress'
-           and s.lease = use_units.lease and s.attempt = use_units.attempt for update) h;
-    if v_rows is null then
-        return false;
-    end if;
-    select array_agg(l.bucket), array_agg(row(l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst)::limited)
-      into v_buckets, v_limits from limits_on(v_rows) l where l.scope in ('key', 'resource') and l.rate is not null;
-    if v_limits is not null then
-        perform lock_limits(v_buckets, v_limits, true);
-        perform take_tokens(u.tenant, u.scope, u.name, u.rate, u.per, u.burst, use_units.units, v_now)
-           from unnest(v_limits) u(tenant, scope, name, concurrency, rate, per, burst);
-        if use_units.units < 0 then   -- jobs may start sooner than they were told
-            update rate_meter m set wake_at = v_now
-              from unnest(v_limits) u(tenant, scope, name, concurrency, rate, per, burst)
-             where m.tenant = u.tenant and m.scope = u.scope and m.name = u.name and m.wake_at > v_now;
-            perform announce_upkeep();
-        end if;
-    end if;
-    return true;
-end $$;
-
 -- Lock limits, each once, in ascending order. Returns the buckets that another transaction is counting, if this exchange must
 -- not wait.
 create or replace function lock_limits(p_buckets text[], p_limits limited[], p_wait boolean) returns text[]
@@ -340,8 +295,6 @@ declare
     v_taken   integer := 0;
     v_room    integer;
     v_full    text;
-    v_units   integer[];         -- null: each job takes one
-    v_left    jsonb := '{}';     -- units left under the rates of keys and resources
 begin
     if cardinality(p_rows) <= p_most and admit_alike(p_rows, p_now, p_wait) then
         return p_rows;
@@ -362,19 +315,7 @@ begin
                                                        max(u.burst), p_now) as room
           from unnest(v_buckets, v_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
          group by u.bucket, u.tenant, u.scope, u.name) r;
-    if exists (select from unnest(v_limits) u(tenant, scope, name, concurrency, rate, per, burst)
-                where u.scope in ('key', 'resource') and u.rate is not null) then
-        v_units := units_of(p_rows);
-    end if;
-    if v_units is not null then
-        v_fits := false;
-        -- A job starts if there is one unit, and may take more than there are: later ones wait longer.
-        select jsonb_object_agg(r.bucket, limit_room(r.tenant, r.scope, r.name, null, r.rate, r.per, r.burst, p_now)) into v_left
-          from (select distinct on (u.bucket) u.*
-                  from unnest(v_buckets, v_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
-                 where u.scope in ('key', 'resource') and u.rate is not null) r;
-    end if;
-    if v_units is null and v_not_got is null and cardinality(v_ords) = cardinality(p_rows) and v_rooms - v_buckets[1] = '{}' then
+    if v_not_got is null and cardinality(v_ords) = cardinality(p_rows) and v_rooms - v_buckets[1] = '{}' then
         -- All jobs are under the same single limit, as with a backlog of one kind: the first ones fit, the others do not.
         v_room := greatest((v_rooms ->> v_buckets[1])::integer, 0);
         v_taken := least(v_room, p_most, cardinality(p_rows));
@@ -394,15 +335,11 @@ begin
                 v_busy := v_busy || v_row.ord::bigint;   -- more than wanted
                 continue;
             end if;
-            select b into v_full from unnest(v_row.buckets) b where (v_rooms ->> b)::integer <= 0 or (v_left ->> b)::integer <= 0
+            select b into v_full from unnest(v_row.buckets) b where (v_rooms ->> b)::integer <= 0
              order by (v_rooms ->> b)::integer = -1 desc limit 1;
             if v_full is null then
                 v_taken := v_taken + 1;
                 select v_rooms || coalesce(jsonb_object_agg(b, (v_rooms ->> b)::integer - 1), '{}') into v_rooms from unnest(v_row.buckets) b;
-                if v_units is not null then
-                    select v_left || coalesce(jsonb_object_agg(b, (v_left ->> b)::integer - v_units[v_row.ord]), '{}') into v_left
-                      from unnest(v_row.buckets) b where v_left ? b;
-                end if;
             elsif v_full = any (v_not_got) then
                 v_busy := v_busy || v_row.ord;
             else
@@ -417,9 +354,7 @@ begin
       from unnest(v_ords, v_jobs, v_limits) u(ord, job_id, tenant, scope, name, concurrency, rate, per, burst)
      where u.concurrency is not null and not u.ord = any (v_put_off) and not u.ord = any (v_busy)
     on conflict do nothing;
-    perform take_tokens(u.tenant, u.scope, u.name, u.rate, u.per, u.burst,
-                        case when v_units is null or u.scope not in ('key', 'resource') then count(distinct u.ord)
-                             else sum(v_units[u.ord]) end::integer, p_now)
+    perform take_tokens(u.tenant, u.scope, u.name, u.rate, u.per, u.burst, count(distinct u.ord)::integer, p_now)
        from unnest(v_ords, v_limits) u(ord, tenant, scope, name, concurrency, rate, per, burst)
       where u.rate is not null and not u.ord = any (v_put_off) and not u.ord = any (v_busy)
       group by u.tenant, u.scope, u.name, u.rate, u.per, u.burst;

@@ -16,7 +16,7 @@ create or replace function refusal_reason(p_state text) returns text language sq
         when 'ZH067' then 'tenant_unregistered' when 'ZH068' then 'kind_unregistered'
         when 'ZH069' then 'agent_unregistered'  when 'ZH072' then 'tenant_required'
         when 'ZH076' then 'key_required'        when 'ZH077' then 'executor_required'
-        when 'ZH078' then 'agent_required'      when 'ZH079' then 'budget_used_up'
+        when 'ZH078' then 'agent_required'
         when 'ZH091' then 'payload_too_deep'
         when '23514' then 'broken_invariant'    when '23502' then 'broken_invariant'
     end;

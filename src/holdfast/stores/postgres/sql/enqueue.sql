@@ -121,8 +121,6 @@ declare
     v_row    record;
     v_answer record;
     v_reason text;
-    v_joins  jsonb := '[]';   -- calls that join earlier ones with their key (collapse.sql)
-    v_joined jsonb;
 begin
     perform enter(v_tenant);
     if json_typeof(jobs) is distinct from 'array' then
@@ -143,7 +141,7 @@ begin
             select ord, j ->> 'kind' as kind, j ->> 'key' as key, j ->> 'content_key' as content, j ->> 'agent' as agent,
                    octet_length((j -> 'payload')::text) as bytes,
                    coalesce((j ->> 'content_waiting_only')::boolean, false) as waiting_only,
-                   (j ->> 'id')::uuid as id, (j ->> 'parent_id')::uuid as parent_id, j -> 'collapse' as collapse,
+                   (j ->> 'id')::uuid as id, (j ->> 'parent_id')::uuid as parent_id,
                    coalesce(j ->> 'payload_hash', md5(coalesce(j -> 'payload', '{}')::jsonb::text)) as hash
               from json_array_elements(jobs) with ordinality as e(j, ord)
              where coalesce(j ->> 'key', j ->> 'content_key', j ->> 'parent_id') is not null or v_agents ? (j ->> 'agent')
@@ -159,15 +157,6 @@ begin
                 v_agent := jsonb_populate_record(null::agent, v_agents -> v_row.agent);
                 v_reason := agent_refusal(v_agent, v_row.kind, v_row.bytes);
             end if;
-            if v_row.collapse is not null then
-                if v_reason is null then
-                    v_joins := v_joins || jsonb_build_object('n', v_row.ord::text, 'id', v_row.id, 'key', v_row.content, 'how', v_row.collapse);
-                else
-                    v_skip := v_skip || jsonb_build_object(v_row.ord::text, jsonb_build_object(
-                        'reason', v_reason, 'detail', agent_message(v_agent, v_reason, v_row.kind, v_row.bytes)));
-                end if;
-                continue;
-            end if;
             -- An existing job is returned even if the new one would be refused.
             select * into v_answer from existing_job(v_tenant, v_row.id, v_row.kind, v_row.key, v_row.content,
                                                      v_row.waiting_only, v_row.hash, v_reason is not null);
@@ -179,10 +168,6 @@ begin
                     'reason', v_reason, 'detail', agent_message(v_agent, v_reason, v_row.kind, v_row.bytes)));
             end if;
         end loop;
-        if v_joins <> '[]' then
-            select c.jobs, c.skipped into jobs, v_joined from collapse_calls(v_joins, v_tenant, v_now, jobs) c;
-            v_skip := v_skip || v_joined;
-        end if;
     end if;
 
     insert into job (id, tenant, kind, queue, payload, priority, run_at, deadline_at, max_attempts,

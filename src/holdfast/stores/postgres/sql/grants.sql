@@ -4,21 +4,21 @@ declare
     v_schema  text := current_schema();
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'events_gone', 'app_events_after', 'chain', 'circumstances', 'liveness', 'list_workers', 'running_versions',
                               'active_subscriptions', 'scope', 'pinned_tenant', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'event_type', 'uuid7',
-                              'watch_job', 'list_limits', 'all_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
+                              'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
                               'seals_of', 'fair_queues', 'registered_only', 'turn_of', 'shown_payload', 'attempt_payload', 'hides', 'withheld',
                               'payload_indexes', 'jobs_by_payload', 'lock_waits', 'lock_holders', 'signal_key', 'token_of', 'token_used', 'open_session', 'end_session',   -- each needs the hash of a token
                               'refusal_reason', 'policies', 'current_base', 'ledger_base', 'ledger_position', 'ledger_snapshot', 'origin'];
-    v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'cancel', 'cancel_many', 'send_event', 'send_message', 'enqueue_made',
+    v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
-    v_execute text[] := array['every_tenant', 'open_lease', 'open_worker', 'offer_held', 'heartbeat', 'renew_lease', 'renew', 'report_blocked', 'end_lease', 'claim', 'claim_many', 'exchange', 'cancellations', 'holdings', 'start_many',
-                              'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint', 'note_upload', 'release_key',
+    v_execute text[] := array['every_tenant', 'open_lease', 'open_worker', 'offer_held', 'heartbeat', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'exchange', 'cancellations', 'holdings', 'start_many',
+                              'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint', 'note_upload',
                               'add_artifact', 'append_log', 'due_work', 'promote_due', 'expire_overdue', 'recover_leases', 'quarantine', 'backoff_delay',
-                              'enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'save_cursor', 'seal_ledger', 'enqueued_payloads', 'save_steps', 'send_event', 'send_message', 'append_stream', 'attend_approvals',
-                              'keep_approval_token', 'enqueue_made', 'fire_schedules', 'backfill_schedule', 'declare_schedules', 'add_schedule', 'change_schedule',
-                              'start_workflow', 'add_to_workflow', 'fire_callbacks', 'attend_limits', 'wake_limited', 'use_units', 'age_queues', 'reserve', 'release_reservation', 'record_reservation',
+                              'enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'save_cursor', 'seal_ledger', 'enqueued_payloads', 'save_steps', 'send_event', 'attend_approvals',
+                              'keep_approval_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
+                              'start_workflow', 'add_to_workflow', 'fire_callbacks', 'attend_limits', 'wake_limited', 'age_queues', 'reserve', 'release_reservation', 'record_reservation',
                               'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
                               'sweep_retention', 'declare_retention', 'unarchived', 'archive_rows', 'record_archive', 'count_usage', 'orphans', 'forget_orphans',
-                              'next_operation', 'hold_operation', 'do_operation', 'declare_payload_rules', 'note_webhook_delivery', 'disable_webhook', 'tell_health'];
+                              'next_operation', 'hold_operation', 'do_operation', 'declare_payload_rules', 'note_webhook_delivery', 'disable_webhook'];
     v_approve text[] := array['decide_approval', 'approve', 'deny', 'approval_token_hashes', 'approval_token_of', 'keep_approval_token', 'has_decided'];
     v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind', 'fork_steps',
                               'set_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
@@ -30,7 +30,7 @@ declare
                               'set_payload_rule', 'remove_payload_rule', 'sealed_payloads', 'reseal', 'sealed_parts', 'reseal_part',
                               'issue_token', 'revoke_token',
                               'add_webhook', 'change_webhook', 'enable_webhook', 'remove_webhook',
-                              'set_connector', 'remove_connector', 'set_endpoint', 'remove_endpoint', 'set_notifier', 'remove_notifier',
+                              'set_connector', 'remove_connector',
                               'move_version', 'unread_events', 'adopt_copy', 'register_kinds', 'remove_kind', 'set_event_type', 'remove_event_type', 'set_policies'];
     v_routine record;
     v_role    text;
@@ -64,11 +64,11 @@ begin
              where a.attrelid = 'job'::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> 'payload'), v_role);
         execute format('grant select on job_tag, agent, event, result, checkpoint, artifact, attempt_log, consumer, clock, migration, jobs, attempts, present,'
             ' backlog, in_progress, dead_letter_open,'
-            ' step, app_event, message, stream_part, approval, vote, template, schedule, fire, made_from, workflow, node, dependency,'
+            ' step, app_event, approval, vote, template, schedule, fire, made_from, workflow, node, dependency,'
             ' job_limit, reservation, queue_setting, subscription, delivery, executor, pause, tenant,'
             ' retention, retention_pass, archive, archived, event_partition, usage, usage_place, upkeep, action, orphaned_file,'
             ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, webhook, webhook_delivery,'
-            ' connector, endpoint, notifier, ledger_epoch, quarantine, registered_kind, registered_event, unregistered_name to %I', v_role);
+            ' connector, ledger_epoch, quarantine, registered_kind, registered_event, unregistered_name to %I', v_role);
         execute format('grant select (job_id, tenant, attempt, at) on replaced_payload to %I', v_role);   -- attempt_payload() shows the payloads
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Every column of a callback except the job that it creates, whose payload may be restricted.
@@ -90,6 +90,6 @@ begin
             ' max_crashes, due_at, deadline_at, approval_id, started_at, finished_at, error_code, error_message, note, agent, workflow_id,'
             ' held_by, executor) on job_state to %I', v_role);
         execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, renewals, ended_at, ended_why, kinds, queues, slots, version, app_version, code, pins, stop_request,'
-            ' stop_requested_at, stop_requested_by, blocked_at, blocked_in) on lease to %I', v_role);
+            ' stop_requested_at, stop_requested_by) on lease to %I', v_role);
     end loop;
 end $$;

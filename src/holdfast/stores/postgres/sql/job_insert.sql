@@ -119,7 +119,6 @@ begin
     end if;
     if v_ruled then
         perform payloads_on_insert(array(select a.id from added a));
-        perform budgets_on_insert(array(select a.id from added a), v_now);
     end if;
     if v_special then
         perform announce_upkeep();   -- it may have a time

@@ -79,19 +79,6 @@ begin
     return found;
 end $$;
 
--- Record since how many seconds the event loop of a worker has not turned, and where it is blocked; null: it turns again.
-create or replace function report_blocked(lease uuid, seconds double precision, location text default null, for_tenant text default null)
-returns boolean language plpgsql security definer set search_path from current as $$
-declare
-    v_now   timestamptz := clock_now();
-    v_scope text := enter(report_blocked.for_tenant);
-begin
-    update lease l set blocked_at = v_now - make_interval(secs => report_blocked.seconds),
-           blocked_in = left(report_blocked.location, 500)
-     where l.id = report_blocked.lease and l.ended_at is null and l.tenant = v_scope;
-    return found;
-end $$;
-
 -- End a lease when its worker shuts down: the next maintenance run frees its jobs without waiting for the lease to expire.
 create or replace function end_lease(lease uuid, why text default 'closed', for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current as $$

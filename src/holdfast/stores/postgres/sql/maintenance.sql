@@ -61,19 +61,6 @@ begin
     return v_count;
 end $$;
 
--- Whether a job is retried after a crash, which is in the ledger already and counted in `p_crashes`. The limit is one of crashes
--- without progress: those since the last durable step was recorded. All crashes together have a limit ten times as high. A
--- retry that is a new job has no steps yet, so those of its predecessor are no progress.
-create or replace function survives_crash(p_job uuid, p_crashes integer, p_max integer) returns boolean
-language sql stable set search_path from current as $$
-    select p_crashes <= p_max or p_crashes <= 10 * p_max and coalesce((
-        select (select count(*) from event e where e.job_id = p_job and e.type in ('lease_expired', 'crash')
-                   and e.from_state = 'in_progress' and e.at > p.at) <= p_max
-          from (select max(t.ended_at) as at from step t
-                 where t.job_id = p_job and (select j.retry_as is null from job j where j.id = p_job)) p
-         where p.at is not null), false);
-$$;
-
 -- Take jobs from ended leases: claimed jobs return to the queue at no cost; started ones count as a crash.
 create or replace function free_jobs(p_jobs uuid[], p_now timestamptz, out requeued integer, out crashed integer)
 language plpgsql set search_path from current set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -95,15 +82,13 @@ begin
                 where s.id = any (p_jobs) and s.state = 'failed' and s.crashes < s.max_crashes;
     end if;
     update job_state s
-       set state = case when o.again then 'retry_waiting' else 'dead_letter' end::state,
+       set state = case when s.crashes < s.max_crashes then 'retry_waiting' else 'dead_letter' end::state,
            crashes = least(s.crashes, 32766) + 1,
-           due_at = case when o.again then p_now end,
-           finished_at = case when o.again then null else p_now end,
-           note = case when not o.again
+           due_at = case when s.crashes < s.max_crashes then p_now end,
+           finished_at = case when s.crashes < s.max_crashes then null else p_now end,
+           note = case when s.crashes >= s.max_crashes
                        then jsonb_build_object('fingerprint', fingerprint(s.kind, s.error_code, s.error_message)) end
-      from (select f.id, survives_crash(f.id, f.crashes + 1, f.max_crashes) as again
-              from job_state f where f.id = any (p_jobs) and f.state = 'failed') o
-     where s.id = o.id and (v_as_new is null or s.id <> all (v_as_new));
+     where s.id = any (p_jobs) and s.state = 'failed' and (v_as_new is null or s.id <> all (v_as_new));
 end $$;
 
 -- End expired leases and free the jobs of ended ones. Claimed jobs return to the queue at no cost; started ones count as a

@@ -17,39 +17,6 @@ begin
     end if;
 end $$;
 
--- Cancel the children of cancelled jobs that their handlers spawned with on_cancel="cancel", and the children of those. The
--- step that spawned a child names it.
-create or replace function cancel_children(p_jobs uuid[], p_now timestamptz) returns void language plpgsql set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-declare
-    v_jobs   uuid[] := p_jobs;
-    v_leases uuid[];
-begin
-    loop
-        select array_agg(h.id) into v_jobs from (
-            select s.id from job_state s
-             where s.id = any (array(select c.id from step t
-                                       join job c on c.id = (case when t.value ->> 'job' ~ '^[0-9a-f-]{36}$' then t.value ->> 'job' end)::uuid
-                                        and c.parent_id = t.job_id and c.tenant = t.tenant
-                                      where t.job_id = any (v_jobs) and t.kind = 'step' and starts_with(t.name, 'spawn ')
-                                        and t.value::text like '{"job":%' and t.value ->> 'cancel' = 'true'))
-               and s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval')
-             order by s.id for update) h;
-        exit when v_jobs is null;
-        with cancelled_under as (
-            insert into cancellation as r (lease, times)
-            select distinct s.lease, 1 from job_state s where s.id = any (v_jobs) and s.lease is not null order by 1
-            on conflict (lease) do update set times = r.times + 1
-            returning r.lease)
-        select array_agg(lease) into v_leases from cancelled_under;
-        perform notify_listeners(l::text) from unnest(v_leases) l;
-        update job_state s
-           set state = 'cancelled', lease = null, due_at = null, approval_id = null, finished_at = p_now,
-               note = '{"reason": "its parent was cancelled"}'
-         where s.id = any (v_jobs);
-    end loop;
-end $$;
-
 create or replace function operate(p_action text, p_jobs uuid[], p_reason text, p_actor text, p_tenant text,
                                    p_max_attempts integer default null, p_operation uuid default null)
 returns table (id uuid, state state, refused boolean, reason text) language plpgsql set search_path from current
@@ -60,7 +27,6 @@ declare
     v_note  jsonb := jsonb_strip_nulls(jsonb_build_object('reason', nullif(p_reason, ''),
                                                         'max_attempts', p_max_attempts, 'operation', p_operation));
     v_done  uuid[];
-    v_undoing uuid[] := '{}';
     v_leases uuid[];
 begin
     perform check_limit(p_max_attempts);
@@ -71,14 +37,6 @@ begin
                     then s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval')
                     else s.state = 'dead_letter' end
          order by s.id for update) h;
-    if p_action = 'redrive' then
-        -- Nothing runs while its steps are being undone; once they are, it begins again with the first.
-        v_undoing := array(select d.id from unnest(v_done) d(id) join job_state u on u.id = undo_on_redrive(d.id)
-                            where u.state not in ('succeeded', 'cancelled', 'cleaned'));
-        v_done := array(select d from unnest(v_done) d where d <> all (v_undoing) order by d);
-        delete from step t where t.n > 0 and t.job_id = any (array(
-            select d.id from unnest(v_done) d(id) join job_state u on u.id = undo_on_redrive(d.id) where u.state <> 'cancelled'));
-    end if;
     -- The workers that run them are notified that they no longer hold these jobs.
     with cancelled_under as (
         insert into cancellation as r (lease, times)
@@ -98,9 +56,6 @@ begin
            error_code = case p_action when 'redrive' then null else s.error_code end,
            error_message = case p_action when 'redrive' then null else s.error_message end
      where s.id = any (v_done);
-    if p_action = 'cancel' and v_done is not null then
-        perform cancel_children(v_done, v_now);
-    end if;
     if p_action = 'redrive' then
         perform notify_listeners(q.queue) from (select distinct s.queue from job_state s where s.id = any (v_done)) q;
     end if;
@@ -108,8 +63,7 @@ begin
     select o.id, s.state, not coalesce(o.id = any (v_done), false),
            case when s.id is null then 'not_found'
                 when not coalesce(o.id = any (v_done), false) then
-                    case when p_action = 'cancel' then 'already_finished' when o.id = any (v_undoing) then 'undo_open'
-                         else 'not_dead' end end
+                    case p_action when 'cancel' then 'already_finished' else 'not_dead' end end
       from unnest(p_jobs) with ordinality as o(id, ord)
       left join job_state s on s.id = o.id and (v_scope = '*' or s.tenant = v_scope)
      order by o.ord;

@@ -52,7 +52,8 @@ begin
                    lease = null, settled_by = settle_under.lease,
                    finished_at = case when o.outcome not in ('snooze', 'pause', 'ask') then v_now end,
                    due_at = case o.outcome when 'snooze' then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0))
-                            when 'pause' then pause_due(o.detail -> 'pause', v_now) end,
+                            when 'pause' then coalesce((o.detail -> 'pause' ->> 'until')::timestamptz,
+                                                       v_now + make_interval(secs => (o.detail -> 'pause' ->> 'delay')::float8)) end,
                    approval_id = case when o.outcome = 'ask' then (o.detail -> 'pause' -> 'approval' ->> 'id')::uuid end,
                    error_code = case when o.outcome not in ('succeeded', 'snooze', 'pause', 'ask', 'cancel') then o.detail ->> 'code' end,
                    error_message = case when o.outcome not in ('succeeded', 'snooze', 'pause', 'ask', 'cancel') then o.detail ->> 'message' end,
@@ -64,7 +65,9 @@ begin
               from offered o
              where s.id = o.id and s.lease is not distinct from settle_under.lease and s.attempt = o.attempt
                and s.state is not distinct from 'in_progress'
-            returning s.id, s.tenant, o.outcome, o.detail
+            -- Whether a crash, already counted, exceeds the limit is decided from the row, as for recovery.
+            returning s.id, s.tenant, case when o.outcome = 'crash' and s.crashes > s.max_crashes then 'dead_letter' else o.outcome end
+                      as outcome, o.detail
         )
         select array_agg(id),
                array_agg(tenant) filter (where settle_under.details is not null),
@@ -80,13 +83,6 @@ begin
          where o.outcome = 'succeeded' and (o.detail -> 'result' is not null or o.detail -> 'result_ref' is not null)
         on conflict (job_id) do nothing;   -- a job succeeds once; `audit verify` finds rows written before
 
-        if 'crash' = any (v_outcomes) then
-            -- Whether a crash, already counted, exceeds the limit is decided from the rows, as for recovery.
-            v_outcomes := array(select case when o.outcome = 'crash' and not survives_crash(s.id, s.crashes, s.max_crashes)
-                                            then 'dead_letter' else o.outcome end
-                                  from unnest(v_jobs, v_outcomes) with ordinality as o(id, outcome, ord)
-                                  join job_state s on s.id = o.id order by o.ord);
-        end if;
         if v_outcomes && array['retry', 'crash'] then
             v_as_new := retry_as_new(array_agg(o.id), array_agg(o.outcome), array_agg(coalesce((o.detail ->> 'delay')::float8, 0)), v_now)
                  from unnest(v_jobs, v_outcomes, v_details) as o(id, outcome, detail)
@@ -106,13 +102,6 @@ begin
                                                                      'frame', o.detail -> 'note' ->> 'frame')) end
           from unnest(v_jobs, v_outcomes, v_details) as o(id, outcome, detail)
          where s.id = o.id and o.outcome in ('retry', 'dead_letter', 'crash') and (v_as_new is null or o.id <> all (v_as_new));
-
-        if 'cancel' = any (v_outcomes) then
-            perform cancel_children(array_agg(o.id), v_now) from unnest(v_jobs, v_outcomes) as o(id, outcome) where o.outcome = 'cancel';
-        end if;
-        if 'fail' = any (v_outcomes) then
-            perform waits_on_end(array_agg(o.id)) from unnest(v_jobs, v_outcomes) as o(id, outcome) where o.outcome = 'fail';
-        end if;
 
         if v_outcomes && array['pause', 'ask'] then
             perform suspend(array_agg(o.id), array_agg(o.tenant), array_agg(o.detail), v_now)

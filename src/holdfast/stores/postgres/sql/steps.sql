@@ -34,19 +34,6 @@ begin
     return true;
 end $$;
 
--- Take the idempotency key from a job that has just succeeded under this lease: its next run, which the same transaction
--- enqueues, has it from then on. Returns the key and the hash of the payload under it; no row without a key.
-create or replace function release_key(job uuid, lease uuid, for_tenant text default null)
-returns table (key text, payload_hash text) language plpgsql security definer set search_path from current as $$
-begin
-    perform act_under(release_key.lease, release_key.for_tenant);
-    return query
-    delete from idempotency i using job j join job_state s on s.id = j.id
-     where j.id = release_key.job and s.state = 'succeeded' and s.settled_by = release_key.lease
-       and (i.tenant, i.kind, i.key, i.job_id) = (j.tenant, j.kind, j.idempotency_key, j.id)
-    returning i.key, i.payload_hash;
-end $$;
-
 -- Record that a file is about to be stored for a step or a checkpoint. It is on the list of files to delete until the step is
 -- saved: if the worker dies in between, the file is deleted within a day.
 create or replace function note_upload(job uuid, lease uuid, attempt integer, ref text, for_tenant text default null)
@@ -108,8 +95,8 @@ end $$;
 -- sent event finds the waits it fulfils by index, and a new wait searches for events sent before; a lock on the event's name
 -- keeps the two from missing each other.
 
--- Save the results of durable calls. `entries`: [{"job", "attempt", "n", "name", "kind", "value", "error", "tries", "took",
--- "branch"}, …]. Returns only exceptions: `stale` means that this lease no longer holds the attempt and nothing was written; `kept` means
+-- Save the results of durable calls. `entries`: [{"job", "attempt", "n", "name", "kind", "value", "error", "tries", "took"},
+-- …]. Returns only exceptions: `stale` means that this lease no longer holds the attempt and nothing was written; `kept` means
 -- that the step had already finished (its event did arrive), with the stored value.
 create or replace function save_steps(lease uuid, entries json, for_tenant text default null)
 returns table (job_id uuid, n integer, fate text, value json)
@@ -123,7 +110,7 @@ begin
         select distinct on (e.job, e.attempt, e.n) e.*
           from json_to_recordset(save_steps.entries) as e(
                    job uuid, attempt integer, n integer, name text, kind text, value json, error json,
-                   tries smallint, took double precision, branch text)
+                   tries smallint, took double precision)
          order by e.job, e.attempt, e.n
     ), held as materialized (
         -- Locked against a change of holder, in the order in which every batch locks; not rewritten.
@@ -132,9 +119,9 @@ begin
            and s.state is not distinct from 'in_progress'
          order by s.id for share
     ), saved as (
-        insert into step as t (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at, branch)
+        insert into step as t (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)
         select o.job, o.n, h.tenant, o.name, o.kind, o.value, o.error, coalesce(o.tries, 1::smallint), o.attempt,
-               v_now - make_interval(secs => coalesce(o.took, 0)), v_now, o.branch
+               v_now - make_interval(secs => coalesce(o.took, 0)), v_now
           from offered o join held h on h.id = o.job and h.attempt = o.attempt
         on conflict (job_id, n) do update
            set value = excluded.value, error = excluded.error, tries = excluded.tries, attempt = excluded.attempt,
@@ -171,15 +158,12 @@ create or replace function event_document(e app_event) returns json language sql
 return json_build_object('id', e.id, 'name', e.name, 'data', e.data, 'sent_by', e.sent_by,
     'sent_at', to_char(e.sent_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'));
 
--- The first event that fulfils a waiting step, if it has been sent. A wait for mailbox:… is one for a message to the job.
+-- The first event that fulfils a waiting step, if it has been sent.
 create or replace function event_for(p_job uuid, p_n integer, p_since timestamptz) returns app_event
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare v_event app_event;
 begin
-    if exists (select from step t where t.job_id = p_job and t.n = p_n and starts_with(t.name, 'mailbox:')) then
-        return messages_on_wait(p_job, p_n);
-    end if;
     select e.* into v_event from step t join app_event e
         on e.tenant = t.tenant and e.name = t.name and e.sent_at >= p_since
        and (e.job_id is null or e.job_id = t.job_id) and projection(e.data::jsonb, t.shape) = t.wanted
@@ -190,76 +174,14 @@ begin
     return v_event;
 end $$;
 
--- Whether a job that waits for all of several waits has one that is not over: an event, or a job that has not ended.
-create or replace function waits_for_more(p_job uuid, p_attempt integer) returns boolean language plpgsql stable
-    set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-begin
-    return exists (select from step t where t.job_id = p_job and t.attempt = p_attempt and t.ended_at is null and t.kind = 'event')
-        or exists (select from step t join job_state c on c.id = t.awaits
-                    where t.job_id = p_job and t.attempt = p_attempt and t.ended_at is null and c.finished_at is null);
-end $$;
-
--- Continue a job that is suspended in this wait, which is over; its handler may have read the wait before it was. Its row is locked first: of two transactions that end the
--- last two waits of a job, the second sees what the first has done. Returns whether it continues.
-create or replace function continue_job(p_job uuid, p_n integer, p_note jsonb) returns boolean
-language plpgsql set search_path from current as $$
-declare v_queue text;
-begin
-    perform from job_state s where s.id = p_job for update;
-    update job_state s set state = 'queued', due_at = null, note = p_note
-     where s.id = p_job and s.state = 'retry_waiting' and s.due_at <> 'infinity'
-       and exists (select from step t where t.job_id = s.id and t.n = p_n and (t.attempt = s.attempt or t.ended_at is not null))
-       and case when s.note ? 'all' then not waits_for_more(s.id, s.attempt) else true end
-    returning s.queue into v_queue;
-    if not found then
-        return false;
-    end if;
-    perform notify_listeners(v_queue);
-    return true;
-end $$;
-
--- These jobs have ended: the jobs that wait for them continue. A job is watched while another one waits for it, so that the
--- ends of other jobs cost nothing. Called by record_transition.
-create or replace function waits_on_end(p_jobs uuid[]) returns void language plpgsql set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
-declare v_wait record;
-begin
-    delete from watch w where w.job_id = any (p_jobs) and w.until = 'infinity';
-    if not found then
-        return;
-    end if;
-    for v_wait in select t.job_id, t.n, t.awaits from step t
-                   where t.awaits = any (p_jobs) and t.awaits is not null and t.ended_at is null order by t.job_id, t.n
-    loop
-        perform continue_job(v_wait.job_id, v_wait.n, jsonb_build_object('ended', v_wait.awaits));
-    end loop;
-end $$;
-
--- Whether an awaited job has ended; null if another transaction is writing to it. Otherwise it is watched, and its end, which
--- comes after this transaction, continues the waiting job. Its row is locked, so that it cannot end in between.
-create or replace function watch_end(p_job uuid) returns boolean language plpgsql set search_path from current as $$
-declare v_ended boolean;
-begin
-    select s.finished_at is not null into v_ended from job_state s where s.id = p_job for share skip locked;
-    if not found then
-        return case when not exists (select from job_state s where s.id = p_job) then true end;
-    end if;
-    if not v_ended then
-        insert into watch as w (job_id, tenant, until) select s.id, s.tenant, 'infinity' from job_state s where s.id = p_job
-        on conflict (job_id) do update set until = 'infinity' where w.until < 'infinity';
-    end if;
-    return v_ended;
-end $$;
-
--- The oldest open transaction that has sent an event or a message; null if there is none.
+-- The oldest open transaction that has sent an event; null if there is none.
 create or replace function oldest_sender() returns bigint language plpgsql set search_path from current as $$
 begin
     return (select min(x::text::bigint) from pg_snapshot_xip(pg_current_snapshot()) x
              where (x::text::bigint & 4294967295) in (
                    select t.transactionid::text::bigint from pg_locks t join pg_locks r on r.virtualtransaction = t.virtualtransaction
                     where t.locktype = 'transactionid' and t.granted and t.mode = 'ExclusiveLock'
-                      and r.locktype = 'relation' and r.relation in ('app_event'::regclass, 'message'::regclass) and r.mode = 'RowExclusiveLock'
+                      and r.locktype = 'relation' and r.relation = 'app_event'::regclass and r.mode = 'RowExclusiveLock'
                       and r.database = (select d.oid from pg_database d where d.datname = current_database())));
 end $$;
 
@@ -276,7 +198,6 @@ declare
     v_bound  bigint;
     v_oldest bigint;
     v_asked  boolean := false;
-    v_ended  boolean;
     v_count  integer := 0;
 begin
     for v_wait in
@@ -289,25 +210,20 @@ begin
             v_oldest := oldest_sender();
             v_asked := true;
         end if;
-        select s.id, s.queue, s.state = 'retry_waiting' and t.ended_at is null and t.attempt = s.attempt as waits, t.name, t.awaits
+        select s.id, s.queue, s.state = 'retry_waiting' and t.ended_at is null and t.wake_at = s.due_at as waits, t.name
           into v_job from job_state s left join step t on t.job_id = s.id and t.n = v_wait.n
          where s.id = v_wait.job_id for update of s skip locked;
         if not found and exists (select from job_state s where s.id = v_wait.job_id) then
             continue;   -- another transaction is writing to the job: checked again next time
         end if;
-        if v_job.waits is true and v_job.awaits is not null then
-            v_ended := watch_end(v_job.awaits);
-            if v_ended is null then
-                update unsure_wait w set check_at = p_now + interval '1 s' where w.job_id = v_wait.job_id and w.n = v_wait.n;
-                continue;
-            elsif v_ended then
-                v_count := v_count + continue_job(v_wait.job_id, v_wait.n, jsonb_build_object('ended', v_job.awaits))::integer;
-            end if;
-        elsif v_job.waits is true then
+        if v_job.waits is true then
             v_event := event_for(v_wait.job_id, v_wait.n, v_wait.since);
             if v_event.id is not null then
                 update step t set value = event_document(v_event), ended_at = p_now where t.job_id = v_wait.job_id and t.n = v_wait.n;
-                v_count := v_count + continue_job(v_wait.job_id, v_wait.n, jsonb_build_object('event', v_job.name))::integer;
+                update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', v_job.name)
+                 where s.id = v_wait.job_id;
+                perform notify_listeners(v_job.queue);
+                v_count := v_count + 1;
             elsif v_oldest < coalesce(v_wait.bound, v_bound) then
                 update unsure_wait w
                    set bound = coalesce(v_wait.bound, v_bound),
@@ -321,80 +237,49 @@ begin
     return v_count;
 end $$;
 
--- What a suspended attempt waits for, each by itself.
-create or replace function waits_of(p_pause json) returns setof json language sql immutable as $$
-    select p_pause union all select * from json_array_elements(p_pause -> 'also')
-$$;
-
--- When one wait ends by itself.
-create or replace function wait_due(p_wait json, p_now timestamptz) returns timestamptz language sql stable
-return coalesce((p_wait ->> 'until')::timestamptz, p_now + make_interval(secs => (p_wait ->> 'delay')::float8));
-
--- When a suspended attempt continues: with the first of its waits, or with the last.
-create or replace function pause_due(p_pause json, p_now timestamptz) returns timestamptz language sql stable
-return case when p_pause -> 'also' is null then wait_due(p_pause, p_now)
-            when p_pause -> 'all' is null then (select min(wait_due(w, p_now)) from waits_of(p_pause) as w)
-            else (select max(wait_due(w, p_now)) from waits_of(p_pause) as w) end;
-
 -- The attempts of these jobs have just ended in order to wait: record what for. `details`: {"steps": steps to be stored with
--- it, "pause": {"n", "name", "kind", "until" | "delay", "tries", "error", "wanted", "since", "approval", "awaits", "branch",
--- "also": what it waits for besides, "all": whether until the last of them is over}}.
+-- it, "pause": {"n", "name", "kind", "until" | "delay", "tries", "error", "wanted", "since", "approval"}}.
 create or replace function suspend(jobs uuid[], tenants text[], details json[], p_now timestamptz) returns void
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
     v_wait  record;
     v_event app_event;
-    v_ended boolean;
 begin
-    insert into step as t (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at, branch)
+    insert into step as t (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)
     select o.id, e.n, o.tenant, e.name, e.kind, e.value, e.error, coalesce(e.tries, 1::smallint),
            (select s.attempt from job_state s where s.id = o.id),
-           p_now - make_interval(secs => coalesce(e.took, 0)), p_now, e.branch
+           p_now - make_interval(secs => coalesce(e.took, 0)), p_now
       from unnest(suspend.jobs, suspend.tenants, suspend.details) as o(id, tenant, detail)
      cross join lateral json_to_recordset(coalesce(o.detail -> 'steps', '[]')) as e(
-               n integer, name text, kind text, value json, error json, tries smallint, took double precision, branch text)
+               n integer, name text, kind text, value json, error json, tries smallint, took double precision)
     -- A step that was to be retried: its handler has caught the last failure and continued.
     on conflict (job_id, n) do update
        set value = excluded.value, error = excluded.error, tries = excluded.tries, attempt = excluded.attempt,
            ended_at = excluded.ended_at, name = excluded.name, kind = excluded.kind
      where t.ended_at is null;
 
-    insert into step as t (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted, awaits, branch)
-    select o.id, p.n, o.tenant, p.name, p.kind, p.error, coalesce(p.tries, 1::smallint), s.attempt, p_now,
-           case when p.kind <> 'approval' then wait_due(w.wait, p_now) end,
-           shape_of(p.wanted), projection(p.wanted, shape_of(p.wanted)), p.awaits, p.branch
+    insert into step as t (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted)
+    select o.id, p.n, o.tenant, p.name, p.kind, p.error, coalesce(p.tries, 1::smallint), s.attempt, p_now, s.due_at,
+           shape_of(p.wanted), projection(p.wanted, shape_of(p.wanted))
       from unnest(suspend.jobs, suspend.tenants, suspend.details) as o(id, tenant, detail)
-     cross join lateral waits_of(o.detail -> 'pause') as w(wait)
-     cross join lateral json_to_record(w.wait) as p(
-               n integer, name text, kind text, error json, tries smallint, wanted jsonb, awaits uuid, branch text)
+     cross join lateral json_to_record(o.detail -> 'pause') as p(
+               n integer, name text, kind text, error json, tries smallint, wanted jsonb)
       join job_state s on s.id = o.id
     on conflict (job_id, n) do update
        set error = excluded.error, tries = excluded.tries, attempt = excluded.attempt, wake_at = excluded.wake_at,
-           shape = excluded.shape, wanted = excluded.wanted, name = excluded.name, kind = excluded.kind, awaits = excluded.awaits
+           shape = excluded.shape, wanted = excluded.wanted, name = excluded.name, kind = excluded.kind
      where t.ended_at is null;
 
     for v_wait in
-        select t.job_id, t.n, t.tenant, t.name, t.shape, t.wanted, t.ended_at is not null as over, t.awaits,
-               j.created_at - make_interval(secs => coalesce((w.wait ->> 'since')::float8, 0)) as since
+        select t.job_id, t.n, t.tenant, t.name, t.shape, t.wanted, t.ended_at is not null as over, s.queue,
+               j.created_at - make_interval(secs => coalesce((o.detail -> 'pause' ->> 'since')::float8, 0)) as since
           from unnest(suspend.jobs, suspend.details) as o(id, detail)
-         cross join lateral waits_of(o.detail -> 'pause') as w(wait)
-          join step t on t.job_id = o.id and t.n = (w.wait ->> 'n')::integer
+          join step t on t.job_id = o.id and t.n = (o.detail -> 'pause' ->> 'n')::integer
+          join job_state s on s.id = o.id
           join job j on j.id = o.id
-         where w.wait ->> 'kind' = 'event' or w.wait ->> 'awaits' is not null
-         order by o.id, t.n
+         where o.detail -> 'pause' ->> 'kind' = 'event'
     loop
-        if v_wait.awaits is not null then
-            v_ended := watch_end(v_wait.awaits);
-            if v_ended is null then
-                insert into unsure_wait (job_id, n, tenant, since, check_at)
-                values (v_wait.job_id, v_wait.n, v_wait.tenant, v_wait.since, p_now)
-                on conflict (job_id, n) do update set check_at = excluded.check_at;
-            elsif v_ended then
-                perform continue_job(v_wait.job_id, v_wait.n, jsonb_build_object('ended', v_wait.awaits));
-            end if;
-            continue;
-        end if;
         -- The event may have arrived after the handler read its stored steps: then the job does not sleep.
         if not v_wait.over then
             v_event := event_for(v_wait.job_id, v_wait.n, v_wait.since);
@@ -406,7 +291,9 @@ begin
             end if;
             update step t set value = event_document(v_event), ended_at = p_now where t.job_id = v_wait.job_id and t.n = v_wait.n;
         end if;
-        perform continue_job(v_wait.job_id, v_wait.n, jsonb_build_object('event', v_wait.name));
+        update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', v_wait.name)
+         where s.id = v_wait.job_id;
+        perform notify_listeners(v_wait.queue);
     end loop;
 
     if exists (select from unnest(suspend.details) d where d -> 'pause' -> 'approval' is not null) then
@@ -440,9 +327,6 @@ begin
     perform check_isolation();   -- an older snapshot misses jobs that have begun to wait (recheck_waits)
     if v_tenant = '*' then
         raise exception 'an event needs one tenant, not every tenant' using errcode = 'ZH010';
-    end if;
-    if starts_with(send_event.name, 'mailbox:') then
-        raise exception 'events named mailbox:… are messages to one job: call send_message' using errcode = 'ZH010';
     end if;
     -- Webhook receivers trust the name: only the database may send events about jobs, schedules and webhooks.
     if starts_with(send_event.name, 'job.') or send_event.name in ('schedule.missed', 'webhook.disabled') then
@@ -500,10 +384,9 @@ begin
         -- Jobs that sleep until the event; the others are already running and will find it.
         with woken as (
             update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', send_event.name)
-             where s.id = any (v_jobs) and s.state = 'retry_waiting' and s.due_at <> 'infinity'
+             where s.id = any (v_jobs) and s.state = 'retry_waiting'
                and exists (select from step t where t.job_id = s.id and t.kind = 'event' and t.ended_at = v_now
-                              and t.attempt = s.attempt)
-               and case when s.note ? 'all' then not waits_for_more(s.id, s.attempt) else true end
+                              and t.wake_at = s.due_at)
             returning s.queue
         )
         select count(*), array_agg(distinct queue) into woke, v_queues from woken;

@@ -51,7 +51,6 @@ begin
             select v_xid + ledger_base(), n.id, n.tenant, n.kind, v_type, v_was, v_state, n.attempt, v_now, v_actor, v_seen.version from new_rows n;
             if v_seen.watched and v_state = 'succeeded' then
                 perform notify_listeners(n.id::text) from new_rows n where exists (select from watch w where w.job_id = n.id);
-                perform waits_on_end(array(select n.id from new_rows n));
             end if;
             return null;
         end if;
@@ -162,9 +161,6 @@ begin
     if v_seen.watched and v_seen.finished then
         perform notify_listeners(n.id::text) from new_rows n where n.finished_at is not null
             and exists (select from watch w where w.job_id = n.id);
-        -- Not a failed attempt, which is left at once; a job that fails for good otherwise is seen by settle_under.
-        perform waits_on_end(array(select n.id from new_rows n join old_rows o on o.id = n.id
-            where n.finished_at is not null and (n.state <> 'failed' or o.state <> 'in_progress')));
     end if;
     if v_seen.capped then
         perform tenants_on_transition(array_agg(c.tenant), array_agg(c.change)) from (

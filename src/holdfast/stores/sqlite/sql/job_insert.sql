@@ -1,28 +1,11 @@
 -- After the facts of jobs are written: give each job its state and the first row of its ledger. A batch of an operation gets
 -- them all at once when the operation finishes: one trigger program per batch instead of one per row, which SQLite would have
--- to set up each time. Without an operation it happens at once, row by row: by a short trigger if the job is plain and there
--- are no rules, else by a long one.
+-- to set up each time. Without an operation it happens at once, row by row.
 --
--- Before it evaluates the WHEN clause, SQLite clears the registers of a trigger program. So the long program is behind a view:
--- the rows of operations, and plain jobs, pay for the short ones only.
-CREATE TRIGGER holdfast_on_plain_job AFTER INSERT ON holdfast_job
-WHEN (SELECT now FROM holdfast_clock) IS NULL AND (NEW.run_at IS NULL AND NEW.deadline_at IS NULL AND NEW.agent IS NULL
-     AND NEW.workflow_id IS NULL AND NEW.retry_of IS NULL AND NEW.executor IS NULL AND NEW.backoff IS NULL AND NEW.tags = '[]'
-     AND length(NEW.payload) <= 200 AND NEW.created_at BETWEEN -62135596800000000 AND 253402300799999999
-     AND (SELECT NOT ruled FROM holdfast_dispatch WHERE id = 1)) IS TRUE
-BEGIN
-    INSERT INTO holdfast_job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)
-    VALUES (NEW.n, NEW.id, NEW.tenant, NEW.kind, NEW.queue, 'queued', NEW.priority, NEW.n * 100, NEW.max_attempts, NEW.max_crashes);
-    INSERT INTO holdfast_event (job_id, tenant, kind, type, to_state, attempt, at, actor)
-    VALUES (NEW.id, NEW.tenant, NEW.kind, 'enqueue', 'queued', 0, NEW.created_at, NEW.enqueued_by);
-END;
-
+-- SQLite clears the registers of a trigger program before it evaluates the WHEN clause. So the long program for hand-written
+-- inserts is behind a view: the rows of operations pay for the short one only.
 CREATE VIEW holdfast_hand_written_job AS SELECT * FROM holdfast_job;
-CREATE TRIGGER holdfast_on_job_insert AFTER INSERT ON holdfast_job
-WHEN (SELECT now FROM holdfast_clock) IS NULL AND (NEW.run_at IS NULL AND NEW.deadline_at IS NULL AND NEW.agent IS NULL
-     AND NEW.workflow_id IS NULL AND NEW.retry_of IS NULL AND NEW.executor IS NULL AND NEW.backoff IS NULL AND NEW.tags = '[]'
-     AND length(NEW.payload) <= 200 AND NEW.created_at BETWEEN -62135596800000000 AND 253402300799999999
-     AND (SELECT NOT ruled FROM holdfast_dispatch WHERE id = 1)) IS NOT TRUE
+CREATE TRIGGER holdfast_on_job_insert AFTER INSERT ON holdfast_job WHEN (SELECT now FROM holdfast_clock) IS NULL
 BEGIN
     INSERT INTO holdfast_hand_written_job SELECT * FROM holdfast_job WHERE n = NEW.n;
 END;
@@ -64,8 +47,6 @@ BEGIN
              AND NOT (NEW.source_system = 'holdfast' AND EXISTS (
                  SELECT 1 FROM holdfast_approval g WHERE g.job_id = NEW.parent_id AND g.tenant = NEW.tenant AND g.notify = NEW.kind))
         THEN RAISE(ABORT, 'tenant unregistered: only registered tenants may have jobs')
-        WHEN EXISTS (SELECT 1 FROM holdfast_overdrawn_job o WHERE o.n = NEW.n)
-        THEN RAISE(ABORT, 'budget used up: a limit that refuses new jobs has nothing left')
         WHEN d.tenant_required AND NEW.tenant = 'default' AND NEW.retry_of IS NULL
         THEN RAISE(ABORT, 'tenant required: name a tenant; `default` counts as none')
         WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM holdfast_lacking_job l WHERE l.n = NEW.n AND l.fact = 'key')
@@ -124,14 +105,10 @@ BEGIN
     VALUES (NEW.id, NEW.tenant, NEW.kind, 'enqueue', 'queued', 0, NEW.created_at, NEW.enqueued_by);
 END;
 
--- A job with a workflow id joins that workflow. Planned jobs already have their node and are counted. Other jobs wait for this
--- very job, so it cannot be retried as a new one.
-CREATE TRIGGER holdfast_on_workflow_job AFTER INSERT ON holdfast_job
-WHEN NEW.workflow_id IS NOT NULL
-     AND (NEW.retry_as IS NOT NULL
-          OR (SELECT now FROM holdfast_clock) IS NOT NULL AND NOT EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = NEW.id))
+-- A job with a workflow id joins that workflow. Planned jobs already have their node and are counted.
+CREATE TRIGGER holdfast_on_workflow_job AFTER INSERT ON holdfast_job WHEN NEW.workflow_id IS NOT NULL AND (SELECT now FROM holdfast_clock) IS NOT NULL
+     AND NOT EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = NEW.id)
 BEGIN
-    SELECT RAISE(ABORT, 'retried in place: jobs of a workflow cannot be retried as new jobs') WHERE NEW.retry_as IS NOT NULL;
     SELECT RAISE(ABORT, 'workflow over: it has ended; start another workflow or resume it first')
      WHERE EXISTS (SELECT 1 FROM holdfast_workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
     INSERT INTO holdfast_node (job_id, tenant, workflow_id, status, fatal)
@@ -155,8 +132,6 @@ BEGIN
                AND NOT (j.source_system = 'holdfast' AND EXISTS (
                    SELECT 1 FROM holdfast_approval g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind)))
         THEN RAISE(ABORT, 'tenant unregistered: only registered tenants may have jobs')
-        WHEN EXISTS (SELECT 1 FROM holdfast_overdrawn_job o WHERE o.n > OLD.floor)
-        THEN RAISE(ABORT, 'budget used up: a limit that refuses new jobs has nothing left')
         WHEN d.tenant_required AND EXISTS (
             SELECT 1 FROM holdfast_job j WHERE j.n > OLD.floor AND j.tenant = 'default' AND j.retry_of IS NULL AND j.source_system <> 'holdfast')
         THEN RAISE(ABORT, 'tenant required: name a tenant; `default` counts as none')

@@ -64,24 +64,6 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a finished step cannot be written again');
 END;
 
--- A job has ended: the jobs that wait for it continue. Not a failed attempt, which is left at once (settle.py). Those that wait
--- for several jobs or events continue when the last of them is over.
-CREATE TRIGGER holdfast_wake_waiters AFTER UPDATE OF state, note ON holdfast_job_state
-WHEN NEW.finished_at IS NOT NULL AND (NEW.state <> 'failed' OR OLD.state <> 'in_progress')
-     AND EXISTS (SELECT 1 FROM holdfast_step t WHERE t.awaits = NEW.id AND t.ended_at IS NULL)
-BEGIN
-    UPDATE holdfast_job_state SET state = 'queued', due_at = NULL, note = json_object('ended', NEW.id)
-     WHERE id IN (SELECT t.job_id FROM holdfast_step t WHERE t.awaits = NEW.id AND t.ended_at IS NULL)
-       AND state = 'retry_waiting' AND due_at < 253402300799000000
-       AND EXISTS (SELECT 1 FROM holdfast_step t WHERE t.job_id = holdfast_job_state.id AND t.awaits = NEW.id
-                      AND t.ended_at IS NULL AND t.attempt = holdfast_job_state.attempt)
-       AND (json_extract(note, '$.all') IS NULL OR NOT EXISTS (
-               SELECT 1 FROM holdfast_step o
-                WHERE o.job_id = holdfast_job_state.id AND o.attempt = holdfast_job_state.attempt AND o.ended_at IS NULL
-                  AND (o.kind = 'event' OR o.awaits IS NOT NULL AND EXISTS (
-                          SELECT 1 FROM holdfast_job_state c WHERE c.id = o.awaits AND c.finished_at IS NULL))));
-END;
-
 CREATE TRIGGER holdfast_guard_app_event_insert BEFORE INSERT ON holdfast_app_event
 WHEN EXISTS (SELECT 1 FROM holdfast_app_event e WHERE e.id = NEW.id)
      OR (NEW.key IS NOT NULL

@@ -93,22 +93,3 @@ CREATE VIEW holdfast_requirement AS
 SELECT s.n, s.id, s.tenant, s.kind, s.queue, s.state, s.note, s.executor AS text, json_extract(substr(s.executor, 2), '$[0]') AS version,
        json_extract(substr(s.executor, 2), '$[1]') AS code, json_extract(substr(s.executor, 2), '$[2]') AS executor
   FROM holdfast_job_state s WHERE s.executor < ' ' AND s.finished_at IS NULL;
-
--- New jobs of limits that refuse them, while their rates have nothing left. Each job is counted by pairs of scope and name.
-CREATE VIEW holdfast_overdrawn_job AS
-SELECT j.n, j.kind, l.scope, substr(u.value, instr(u.value, ':') + 1) AS name
-  FROM holdfast_job j
-  JOIN json_each('["all:*",' || json_quote('queue:' || j.queue) || ',' || json_quote('kind:' || j.kind) || ',' || json_quote('tenant:' || j.tenant)
-       || CASE WHEN j.agent IS NULL THEN '' ELSE ',' || json_quote('agent:' || j.agent) END
-       || CASE WHEN j.uses IS NULL OR j.uses = '[]' THEN ']' ELSE ',' || substr(j.uses, 2) END) u
-  JOIN holdfast_job_limit l ON json_array(l.tenant, l.scope, l.name) || '' IN (SELECT value FROM json_each((SELECT refusing FROM holdfast_dispatch WHERE id = 1)))
-   AND l.tenant IN (j.tenant, '*') AND l.scope = substr(u.value, 1, instr(u.value, ':') - 1)
-   AND (l.name = substr(u.value, instr(u.value, ':') + 1)
-        OR l.name = '*' AND NOT EXISTS (SELECT 1 FROM holdfast_job_limit o WHERE o.tenant = l.tenant AND o.scope = l.scope
-                                           AND o.name = substr(u.value, instr(u.value, ':') + 1)))
-  JOIN holdfast_rate_meter m ON m.tenant = l.tenant AND m.scope = l.scope AND m.name = substr(u.value, instr(u.value, ':') + 1)
- WHERE j.retry_of IS NULL
-   AND NOT (j.source_system = 'holdfast' AND EXISTS (   -- a notice of an approval belongs to the job that asks
-       SELECT 1 FROM holdfast_approval g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind))
-   AND min(l.burst + 0.1 * l.rate / l.per,
-           m.tokens + max((SELECT now FROM holdfast_present) - m.at, 0) / 1000000.0 * l.rate / l.per) < 1;

@@ -1,1 +1,0 @@
-"""Inbound webhooks: messages of providers become application events or jobs."""

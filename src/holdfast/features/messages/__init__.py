@@ -1,1 +1,0 @@
-"""Messages to running jobs: how both databases keep them. ``features/jobs/messages.py`` offers them."""

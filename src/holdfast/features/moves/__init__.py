@@ -1,1 +1,0 @@
-"""Moves: a whole database goes to another store or server while programs use it (docs/adr/0053)."""

@@ -1,2 +1,0 @@
--- lost if exists (select from endpoint): inbound webhooks
-drop table endpoint;

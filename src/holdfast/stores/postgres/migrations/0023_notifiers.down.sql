@@ -1,3 +1,0 @@
--- lost if exists (select from notifier): notifiers
-delete from subscription where name like 'notifier:%';
-drop table notifier;

@@ -1,2 +1,0 @@
--- lost if exists (select 1 from holdfast_endpoint): inbound webhooks
-DROP TABLE holdfast_endpoint;
