@@ -31,7 +31,7 @@ RESPITE = 20
 SHARED_RESPITE = 4
 # For how many seconds a worker polls at its own pace after a poll returned jobs that no notification had announced.
 DISTRUST = 60.0
-# Any login of the database can send notifications. After this many empty claims in a row they are deferred by so many
+# Any login of the database can send notifications. After this many empty claims in a row each is deferred by this many
 # seconds.
 MAX_EMPTY_CLAIMS = 20
 NOTIFICATION_DELAY = 0.02
